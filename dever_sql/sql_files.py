@@ -1,0 +1,82 @@
+"""Where the SQL of both engines lies, and how one of its files is read.
+
+The SQL is data: `sql/` and `sqlite_port/` stand beside this package in a checkout and inside it
+after an installation.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+_DIRECTORY_NAMES = {"postgresql": "sql", "sqlite": "sqlite_port"}
+_NAME_MARK = "-- name:"
+
+
+@cache
+def sql_directory(engine: Literal["postgresql", "sqlite"]) -> Path:
+    """The directory with the SQL of `engine`: inside the package, else beside it (a checkout)."""
+    name = _DIRECTORY_NAMES[engine]
+    package = Path(__file__).resolve().parent
+    for directory in (package / name, package.parent / name):
+        if directory.is_dir():
+            return directory
+    raise FileNotFoundError(
+        f"the SQL files of the {engine} engine are missing: neither {package / name} nor "
+        f"{package.parent / name} exists; install dever-sql again"
+    )
+
+
+def split_statements(text: str) -> list[str]:
+    """The statements of an SQLite script, one by one, each without its final semicolon.
+
+    SQLite itself decides where a statement ends, so that bodies of triggers stay whole.
+    """
+    statements: list[str] = []
+    pending = ""
+    for line in text.splitlines(keepends=True):
+        if not pending and (not line.strip() or line.lstrip().startswith("--")):
+            continue
+        pending += line
+        if line.rstrip().endswith(";") and sqlite3.complete_statement(pending):
+            statements.append(pending.strip().removesuffix(";"))
+            pending = ""
+    if pending.strip():
+        raise ValueError(f"unfinished statement: {pending.strip().splitlines()[0]}")
+    return statements
+
+
+@cache
+def named_statements() -> dict[str, str]:
+    """The statements that the SQLite engine runs, by name.
+
+    In the files of `sqlite_port/` a block that starts with a line `-- name: claim_pick` and ends
+    at the next such line, or at the end of the file, holds one statement. What stands before the
+    first of them is the definition of tables, views and triggers, which goes into the install
+    script.
+    """
+    found: dict[str, str] = {}
+    for path in sorted(sql_directory("sqlite").glob("[0-9]*.sql")):
+        for name, statement in _named_blocks(path.read_text(encoding="utf-8")):
+            if name in found:
+                raise ValueError(f"{path.name}: a second statement is named {name}")
+            found[name] = statement
+    return found
+
+
+def _named_blocks(text: str) -> list[tuple[str, str]]:
+    blocks: list[tuple[str, str]] = []
+    for block in ("\n" + text).split("\n" + _NAME_MARK)[1:]:
+        name, _, body = block.partition("\n")
+        statements = split_statements(body)
+        if len(statements) != 1:
+            raise ValueError(f"{name.strip()}: {len(statements)} statements, one is expected")
+        blocks.append((name.strip(), statements[0]))
+    return blocks
+
+
+def definitions(text: str) -> str:
+    """The part of a `sqlite_port` file that the install script consists of."""
+    return ("\n" + text).split("\n" + _NAME_MARK)[0].strip("\n") + "\n"
