@@ -1,0 +1,23 @@
+"""Hiding credentials in text that people see."""
+
+from __future__ import annotations
+
+import re
+
+_URL_USER = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^\s/?#:@]*):(?P<rest>[^\s/?#]*)@"
+)
+_PARAMETER = re.compile(
+    r"(?P<name>\b(?:password|passwd|pwd|passfile|sslpassword)\s*=\s*)"
+    r"(?:'(?:[^'\\]|\\.)*'|[^\s&;'\"]+)",
+    re.IGNORECASE,
+)
+
+
+def hide_credentials(text: str) -> str:
+    """Return `text` with the passwords of URLs and connection strings replaced by `***`.
+
+    Covers `scheme://user:password@host`, `?password=...` and libpq's `password=...` (R5.5, R8.3).
+    """
+    text = _URL_USER.sub(lambda found: f"{found['scheme']}{found['user']}:***@", text)
+    return _PARAMETER.sub(lambda found: f"{found['name']}***", text)
