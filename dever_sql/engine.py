@@ -199,6 +199,10 @@ class Sleeper(Protocol):
         """
         ...
 
+    def awake(self) -> None:
+        """Work was found: until the next `wait` nobody needs to send a wake-up."""
+        ...
+
     def wake(self) -> None:
         """End a `wait` that is going on in another thread, or the next one."""
         ...
