@@ -115,6 +115,22 @@ def find_settings(directory: Path) -> Path | None:
     return path if path.is_file() else None
 
 
+def program_settings(directory: Path, script: Path | None = None) -> tuple[Settings, Path]:
+    """The settings of the program in `directory`, and where their relative paths start.
+
+    Only a one-file `script` may do without `config/setting.json`; it then has its defaults.
+    """
+    path = find_settings(directory)
+    if path is not None:
+        return load_settings(path), project_directory(path)
+    if script is None:
+        raise SettingsError(
+            f"there is no {SETTINGS_FILE} in {directory}",
+            hint="run it in the project's directory; dever init DIR writes a project to start from",
+        )
+    return script_settings(script), script.absolute().parent
+
+
 def script_settings(script: Path) -> Settings:
     """The documented defaults of a one-file script: `<stem>.db` beside it, no settings file."""
     return Settings(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dever_sql.errors import SettingsError
 
 from dever_sql.credentials import hide_credentials
+from dever_sql.errors import SettingsError
 from dever_sql.settings import (
     find_settings,
     load_settings,
@@ -160,7 +160,7 @@ def test_unknown_fields_get_a_suggestion():
 
 @pytest.mark.parametrize("word", ["wroker", "", "API", 7, True, []])
 def test_mode_is_one_of_three_words(word: Any):
-    assert 'is not one of "api", "worker", "all"' in fault(changed("runtime.mode", word))
+    assert 'is not one of "all", "api", "worker"' in fault(changed("runtime.mode", word))
 
 
 def test_duplicate_members_are_refused_at_every_depth():
