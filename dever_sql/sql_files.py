@@ -6,6 +6,7 @@ after an installation.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,21 @@ def sql_directory(engine: Literal["postgresql", "sqlite"]) -> Path:
         f"the SQL files of the {engine} engine are missing: neither {package / name} nor "
         f"{package.parent / name} exists; install dever-sql again"
     )
+
+
+@cache
+def schema_version() -> str:
+    """The version of the database schema that this package brings, on both engines alike."""
+    control = (sql_directory("postgresql") / "dever.control").read_text(encoding="utf-8")
+    found = re.search(r"^default_version\s*=\s*'([^']+)'", control, re.MULTILINE)
+    if found is None:
+        raise FileNotFoundError("dever.control names no default_version; install dever-sql again")
+    return found[1]
+
+
+def install_script(engine: Literal["postgresql", "sqlite"]) -> str:
+    """The built script that installs this package's version into an empty database."""
+    return (sql_directory(engine) / f"dever--{schema_version()}.sql").read_text(encoding="utf-8")
 
 
 def split_statements(text: str) -> list[str]:
