@@ -1,0 +1,1 @@
+"""An inbox of webhook deliveries: stored once, counted once."""

@@ -1,0 +1,27 @@
+"""python -m inbox receive FILE | report"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from . import app
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["receive", file]:
+            with Path(file).open(encoding="utf-8") as lines:
+                receipt = app.receive(line for line in lines if line.strip())
+            print(f"{receipt.stored} deliveries stored, {receipt.known} were known already")
+        case ["report"]:
+            print(f"{'REPOSITORY':<40}  {'DELIVERIES':>10}  {'KINDS':>5}  {'MOST OF ONE':>11}")
+            for repository, deliveries, kinds, most in app.report():
+                print(f"{repository:<40}  {deliveries:>10}  {kinds:>5}  {most:>11}")
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    return 0
+
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,15 @@
+-- The inbox's own tables; the same text runs on SQLite and on PostgreSQL.
+
+create table if not exists delivery (
+    id text not null primary key,
+    event text not null,
+    action text,
+    body text not null
+);
+
+create table if not exists repository_statistic (
+    repository text not null,
+    event text not null,
+    deliveries integer not null,
+    primary key (repository, event)
+);
