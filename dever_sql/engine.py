@@ -315,8 +315,9 @@ class Engine(Protocol):
 
     def complete_steps(self, ids: Sequence[int], tokens: Sequence[int]) -> Steps: ...
 
-    def translate(self, error: Exception) -> Exception:
-        """The DeverError for a driver's exception, or the exception itself when it is foreign."""
+    def translate(self, error: Exception, statement: Statement) -> Exception:
+        """The DeverError for what a caller's driver raised, or the exception itself when it is
+        not about what we sent."""
         ...
 
     # Workers

@@ -1,0 +1,891 @@
+"""The PostgreSQL engine: every verb is one call of the function of that name in schema `dever`.
+
+Nothing is decided here. Statements have named parameters and cast them themselves, arrays are sent
+as array literals, so that the same statement runs through any driver a caller may use.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import psycopg
+
+from . import connection as caller
+from .engine import (
+    Claimed,
+    Enqueued,
+    Fired,
+    JobRow,
+    JobState,
+    LockRow,
+    Missed,
+    Outcome,
+    QueueRow,
+    Registered,
+    RetryVerdict,
+    ScheduleRow,
+    Sleeper,
+    Statement,
+    Steps,
+    Verdict,
+    WorkerRow,
+)
+from .errors import (
+    DeverError,
+    InstallError,
+    InvalidArgument,
+    InvalidKey,
+    InvalidName,
+    InvalidPayload,
+    SchemaVersion,
+    from_sqlstate,
+)
+from .postgres_pool import Pool, Session, unavailable
+from .postgres_sleeper import PostgresSleeper
+from .sql_files import sql_directory
+
+PROTOCOL: Final = (1, 1)
+"""The range of protocols this package speaks; it must overlap with the database's (R9.2)."""
+
+_INSTALL_LOCK: Final = 7_310_313_925_218_271_588
+"""The advisory lock of everybody who installs; `deploy.sql` takes the same."""
+
+_JOB_COLUMNS: Final = (
+    "id, queue, target, key, state, attempt, max_attempts, run_at, created_at, lease_until, worker,"
+    " token, fingerprint, expires_at, finished_at, reason, error, payload::text"
+)
+_QUEUE_COLUMNS: Final = (
+    "queue, paused, ready, scheduled, running, blocked, dead, exact, oldest_ready_seconds::float8,"
+    " visibility, max_attempts, backoff_base, backoff_max, keep_succeeded, keep_dead,"
+    " keep_cancelled, block_after"
+)
+_SCHEDULE_COLUMNS: Final = (
+    "name, spec, queue, target, payload::text, next_at, last_at, fired, skipped, missed, paused,"
+    " status"
+)
+
+# The payload travels as text: jsonb in binary form would have to be parsed and printed again.
+_CLAIM: Final = (
+    "select id, token, target, key, attempt, max_attempts, fingerprint, payload::text, run_at,"
+    " lease_until from dever.claim(%(queue)s, %(worker)s, %(n)s::integer,"
+    " %(lease)s::interval, cast(%(contracts)s as integer[]))"
+)
+_RENEW: Final = (
+    "select id, ok from dever.renew(cast(%(ids)s as bigint[]), cast(%(tokens)s as bigint[]),"
+    " %(lease)s::interval)"
+)
+_COMPLETE: Final = (
+    "select id, ok from dever.complete(cast(%(ids)s as bigint[]), cast(%(tokens)s as bigint[]))"
+)
+_RELEASE: Final = (
+    "select id, ok from dever.release(cast(%(ids)s as bigint[]), cast(%(tokens)s as bigint[]))"
+)
+_RETRY: Final = (
+    "select id, outcome from dever.retry(cast(%(ids)s as bigint[]), cast(%(tokens)s as bigint[]),"
+    " cast(%(reasons)s as text[]), cast(%(errors)s as text[]), %(delays)s::interval[])"
+)
+_BURY: Final = (
+    "select id, ok from dever.bury(cast(%(ids)s as bigint[]), cast(%(tokens)s as bigint[]),"
+    " cast(%(reasons)s as text[]), cast(%(errors)s as text[]))"
+)
+_BLOCK: Final = _BURY.replace("dever.bury", "dever.block")
+_ENQUEUE_AS: Final = (
+    "select ordinal, id, created from dever.enqueue_as(cast(%(job)s as text),"
+    " cast(%(fingerprint)s as text), cast(%(keys)s as text[]), cast(%(payloads)s as jsonb[]),"
+    " cast(%(run_ats)s as timestamptz[])) order by ordinal"
+)
+_ENQUEUE_MANY: Final = (
+    "select ordinal, id, created from dever.enqueue_many(cast(%(job)s as text),"
+    " cast(%(keys)s as text[]), cast(%(payloads)s as jsonb[]),"
+    " cast(%(run_ats)s as timestamptz[])) order by ordinal"
+)
+_SEND: Final = (
+    "select dever.send(cast(%(queue)s as text), cast(%(payload)s as jsonb), cast(%(key)s as text),"
+    " cast(%(delay)s as interval), cast(%(run_at)s as timestamptz), cast(%(expires)s as interval),"
+    " cast(%(max_attempts)s as integer))"
+)
+_OUTBOX_ENQUEUE: Final = (
+    "select dever.outbox_enqueue(cast(%(outbox)s as text), cast(%(payload)s as jsonb),"
+    " cast(%(key)s as text), cast(%(max_attempts)s as integer))"
+)
+_SCHEDULE: Final = (
+    f"select {_SCHEDULE_COLUMNS} from dever.schedule(%(name)s, %(spec)s, %(queue)s,"
+    " cast(%(payload)s as jsonb), %(missed)s, %(expires)s::interval, %(max_attempts)s::integer)"
+)
+_CONFIGURE_QUEUE: Final = (
+    f"select {_QUEUE_COLUMNS} from dever.configure_queue(%(queue)s,"
+    " visibility => %(visibility)s::interval, max_attempts => %(max_attempts)s::integer,"
+    " backoff_base => %(backoff_base)s::interval, backoff_max => %(backoff_max)s::interval,"
+    " keep_succeeded => %(keep_succeeded)s::interval, keep_dead => %(keep_dead)s::interval,"
+    " keep_cancelled => %(keep_cancelled)s::interval, block_after => %(block_after)s::interval)"
+)
+
+
+class PostgresEngine:
+    """Dever SQL in the database at `url`. Connects at the first call, not before.
+
+    `connections`: how many it opens at most for calls (sleepers have one each beside them).
+    """
+
+    kind: Literal["postgresql", "sqlite"] = "postgresql"
+
+    def __init__(self, url: str, *, connections: int = 10, connect_timeout: float = 10.0) -> None:
+        self._pool = Pool(url, size=connections, connect_timeout=connect_timeout)
+        self._checked = False
+        self._check_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"PostgresEngine({self._pool.shown_url!r})"
+
+    # --- the installation -------------------------------------------------------------------
+
+    def version(self) -> str | None:
+        with self._pool.session() as session:
+            return self._version(session)
+
+    def protocol(self) -> tuple[int, int]:
+        rows = self._call("select min, max from dever.protocol()", {}, check=False)
+        return rows[0][0], rows[0][1]
+
+    def installation_id(self) -> str:
+        return str(self._call("select dever.installation_id()::text", {})[0][0])
+
+    def clock(self) -> datetime:
+        return self._call("select dever.clock()", {})[0][0]
+
+    def install(self) -> str:
+        """Install, upgrade or do nothing, in one transaction under a lock; the version (R4.1)."""
+        directory = sql_directory("postgresql")
+        brought = _default_version(directory)
+        with self._pool.session() as session:
+            try:
+                with session.transaction():
+                    session.execute(
+                        "select pg_catalog.pg_advisory_xact_lock(%s::bigint)", [_INSTALL_LOCK]
+                    )
+                    installed = self._version(session)
+                    if installed != brought:
+                        for path in _scripts(directory, installed, brought):
+                            if installed is not None:
+                                _refuse_extension(session)
+                            session.execute(path.read_bytes(), prepare=False)
+            except psycopg.Error as error:
+                raise self._own_error(error, {}) from None
+        return brought
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _version(self, session: Session) -> str | None:
+        try:
+            found = session.execute(
+                "select pg_catalog.to_regprocedure('dever.version()') is not null"
+            ).fetchone()
+            if not found or not found[0]:
+                return None
+            row = session.execute("select dever.version()").fetchone()
+        except psycopg.Error as error:
+            raise self._own_error(error, {}) from None
+        return None if row is None else row[0]
+
+    def _check_protocol(self) -> None:
+        with self._check_lock:
+            if self._checked:
+                return
+            lowest, highest = self.protocol()
+            if lowest > PROTOCOL[1] or highest < PROTOCOL[0]:
+                raise SchemaVersion(
+                    f"the database at {self._pool.shown_url} has Dever SQL {self.version()}"
+                    f" (protocol {lowest} to {highest}), this program speaks protocol"
+                    f" {PROTOCOL[0]} to {PROTOCOL[1]}",
+                    hint="upgrade whichever is older; neighbouring versions work together",
+                )
+            self._checked = True
+
+    # --- calls ------------------------------------------------------------------------------
+
+    def _call(
+        self, text: str, parameters: Mapping[str, Any], *, check: bool = True
+    ) -> list[tuple[Any, ...]]:
+        if check and not self._checked:
+            self._check_protocol()
+        for attempt in range(4):
+            try:
+                with self._pool.session() as session:
+                    rows = session.execute(text, parameters, binary=True).fetchall()  # pyright: ignore[reportArgumentType, reportCallIssue]
+                    if session.in_transactions:
+                        session.commit()
+                    return rows
+            except psycopg.Error as error:
+                # The whole call was rolled back and is one statement: it can simply run again.
+                if error.sqlstate in ("40001", "40P01") and attempt < 3:
+                    continue
+                raise self._own_error(error, parameters) from None
+            except UnicodeEncodeError:
+                raise _unfit_text(parameters) from None
+        raise AssertionError("unreachable")
+
+    def _own_error(self, error: psycopg.Error, parameters: Mapping[str, Any]) -> DeverError:
+        ours = _own(error)
+        if ours is not None:
+            return ours
+        state = error.sqlstate
+        if state is None:
+            if isinstance(error, psycopg.DataError):
+                return _unfit_text(parameters)
+            return unavailable(error, self._pool.shown_url)
+        if state == "25006":
+            # A primary that became a standby: the other connections lead there too.
+            self._pool.discard_idle()
+        if state[:2] in ("08", "53", "57", "58", "40") or state in ("25006", "55P03", "25P03"):
+            return unavailable(error, self._pool.shown_url)
+        if state in ("42883", "3F000", "42P01", "42703"):
+            return InstallError(
+                f"Dever SQL is not installed in the database at {self._pool.shown_url},"
+                " or it is too old for this program",
+                detail=error.diag.message_primary,
+                hint="dever sql install URL",
+            )
+        if state == "42501":
+            return DeverError(
+                f"the role may not do that: {error.diag.message_primary}",
+                hint="grant it one of the roles dever_enqueue, dever_worker, dever_observe,"
+                " dever_admin",
+            )
+        if state[:2] == "22":
+            fault = InvalidPayload if _has_payload(parameters) else InvalidArgument
+            # The server's text may quote the value.
+            return fault(f"PostgreSQL cannot store a value of this call (SQLSTATE {state})")
+        return DeverError(
+            f"PostgreSQL refused the call (SQLSTATE {state}): {error.diag.message_primary}"
+        )
+
+    def translate(self, error: Exception, statement: Statement) -> Exception:
+        """The DeverError behind what a caller's driver raised, else that exception itself."""
+        for candidate in (error, getattr(error, "orig", None), error.__cause__):
+            ours = _own(candidate)
+            if ours is not None:
+                return ours
+        if any(not _is_storable(v) for v in statement.parameters.values() if isinstance(v, str)):
+            return _unfit_text(statement.parameters)
+        return error
+
+    def _run(self, steps: Steps) -> Any:
+        """Run steps on an own connection; each consists of statements that stand alone."""
+        try:
+            statement = next(steps)
+            while True:
+                statement = steps.send(self._call(statement.text, statement.parameters))
+        except StopIteration as done:
+            return done.value
+
+    def _on(self, connection: object | None, steps: Steps) -> Any:
+        return self._run(steps) if connection is None else caller.run(self, connection, steps)
+
+    # --- clients ----------------------------------------------------------------------------
+
+    def enqueue(
+        self, job: str, key: str, payload: str | None = None, run_at: datetime | None = None
+    ) -> Enqueued:
+        rows = self._call(
+            "select id, created from dever.enqueue(%(job)s, %(key)s,"
+            " cast(%(payload)s as jsonb), cast(%(run_at)s as timestamptz))",
+            {"job": job, "key": key, "payload": payload, "run_at": _instant(run_at)},
+        )
+        return Enqueued(*rows[0])
+
+    def enqueue_many(
+        self,
+        job: str,
+        keys: Sequence[str],
+        payloads: Sequence[str] | None = None,
+        run_ats: Sequence[datetime | None] | None = None,
+    ) -> list[Enqueued]:
+        rows = self._call(
+            _ENQUEUE_MANY,
+            {
+                "job": job,
+                "keys": text_array(keys),
+                "payloads": text_array(payloads),
+                "run_ats": _instants(run_ats),
+            },
+        )
+        return [Enqueued(id, created) for _, id, created in rows]
+
+    def enqueue_as(
+        self,
+        job: str,
+        fingerprint: str,
+        keys: Sequence[str],
+        payloads: Sequence[str] | None = None,
+        run_ats: Sequence[datetime | None] | None = None,
+        connection: object | None = None,
+    ) -> list[Enqueued]:
+        return self._on(
+            connection, self.enqueue_as_steps(job, fingerprint, keys, payloads, run_ats)
+        )
+
+    def enqueue_as_steps(
+        self,
+        job: str,
+        fingerprint: str,
+        keys: Sequence[str],
+        payloads: Sequence[str] | None = None,
+        run_ats: Sequence[datetime | None] | None = None,
+    ) -> Steps:
+        rows = yield Statement(
+            _ENQUEUE_AS,
+            {
+                "job": job,
+                "fingerprint": fingerprint,
+                "keys": text_array(keys),
+                "payloads": text_array(payloads),
+                "run_ats": _instants(run_ats),
+            },
+        )
+        return [Enqueued(id, created) for _, id, created in rows]
+
+    def send(
+        self,
+        queue: str,
+        payload: str,
+        key: str | None = None,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        expires: timedelta | None = None,
+        max_attempts: int | None = None,
+        connection: object | None = None,
+    ) -> int:
+        return self._on(
+            connection, self.send_steps(queue, payload, key, delay, run_at, expires, max_attempts)
+        )
+
+    def send_steps(
+        self,
+        queue: str,
+        payload: str,
+        key: str | None = None,
+        delay: timedelta | None = None,
+        run_at: datetime | None = None,
+        expires: timedelta | None = None,
+        max_attempts: int | None = None,
+    ) -> Steps:
+        rows = yield Statement(
+            _SEND,
+            {
+                "queue": queue,
+                "payload": payload,
+                "key": key,
+                "delay": _duration(delay),
+                "run_at": _instant(run_at),
+                "expires": _duration(expires),
+                "max_attempts": max_attempts,
+            },
+        )
+        return rows[0][0]
+
+    def send_many(self, queue: str, payloads: Sequence[str]) -> list[int]:
+        rows = self._call(
+            "select dever.send_many(%(queue)s, cast(%(payloads)s as jsonb[]))",
+            {"queue": queue, "payloads": text_array(payloads)},
+        )
+        return [row[0] for row in rows]
+
+    def outbox_enqueue(
+        self,
+        outbox: str,
+        payload: str,
+        key: str | None = None,
+        max_attempts: int | None = None,
+        connection: object | None = None,
+    ) -> int:
+        return self._on(connection, self.outbox_enqueue_steps(outbox, payload, key, max_attempts))
+
+    def outbox_enqueue_steps(
+        self, outbox: str, payload: str, key: str | None = None, max_attempts: int | None = None
+    ) -> Steps:
+        rows = yield Statement(
+            _OUTBOX_ENQUEUE,
+            {"outbox": outbox, "payload": payload, "key": key, "max_attempts": max_attempts},
+        )
+        return rows[0][0]
+
+    # --- a caller's connection --------------------------------------------------------------
+
+    def installation_steps(self) -> Steps:
+        # A call of a function that is not there would end the caller's transaction: look first.
+        rows = yield Statement(
+            "select pg_catalog.to_regprocedure('dever.installation_id()') is not null", {}
+        )
+        if not rows[0][0]:
+            return None
+        rows = yield Statement("select cast(dever.installation_id() as text)", {})
+        return rows[0][0]
+
+    def complete_steps(self, ids: Sequence[int], tokens: Sequence[int]) -> Steps:
+        rows = yield Statement(
+            _COMPLETE, {"ids": number_array(ids), "tokens": number_array(tokens)}
+        )
+        return [Verdict(id, ok) for id, ok in rows]
+
+    # --- workers ----------------------------------------------------------------------------
+
+    def register(
+        self,
+        worker: str | None,
+        contracts: Sequence[Mapping[str, Any]],
+        alive: timedelta,
+        about: Mapping[str, Any] | None = None,
+    ) -> list[Registered]:
+        rows = self._call(
+            "select target, fingerprint, contract_id from dever.register(%(worker)s,"
+            " %(contracts)s::jsonb, %(alive)s::interval, %(about)s::jsonb)",
+            {
+                "worker": worker,
+                "contracts": json.dumps([dict(contract) for contract in contracts]),
+                "alive": _duration(alive),
+                "about": json.dumps(dict(about or {})),
+            },
+        )
+        return [Registered(*row) for row in rows]
+
+    def alive(self, worker: str, alive: timedelta) -> bool:
+        return self._yes(
+            "select dever.alive(%(worker)s, %(alive)s::interval)",
+            {"worker": worker, "alive": _duration(alive)},
+        )
+
+    def leave(self, worker: str) -> bool:
+        return self._yes("select dever.leave(%(worker)s)", {"worker": worker})
+
+    def claim(
+        self,
+        queue: str,
+        worker: str,
+        n: int,
+        lease: timedelta | None = None,
+        contracts: Sequence[int] | None = None,
+    ) -> list[Claimed]:
+        rows = self._call(
+            _CLAIM,
+            {
+                "queue": queue,
+                "worker": worker,
+                "n": n,
+                "lease": _duration(lease),
+                "contracts": None if contracts is None else number_array(contracts),
+            },
+        )
+        return [Claimed(*row) for row in rows]
+
+    def renew(self, ids: Sequence[int], tokens: Sequence[int], lease: timedelta) -> list[Verdict]:
+        return self._verdicts(
+            _RENEW,
+            {"ids": number_array(ids), "tokens": number_array(tokens), "lease": _duration(lease)},
+        )
+
+    def complete(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
+        return self._verdicts(_COMPLETE, {"ids": number_array(ids), "tokens": number_array(tokens)})
+
+    def release(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
+        return self._verdicts(_RELEASE, {"ids": number_array(ids), "tokens": number_array(tokens)})
+
+    def retry(
+        self,
+        ids: Sequence[int],
+        tokens: Sequence[int],
+        reasons: Sequence[str | None],
+        errors: Sequence[str | None] | None = None,
+        delays: Sequence[timedelta | None] | None = None,
+    ) -> list[RetryVerdict]:
+        rows = self._call(
+            _RETRY,
+            {
+                "ids": number_array(ids),
+                "tokens": number_array(tokens),
+                "reasons": text_array(reasons),
+                "errors": text_array(errors),
+                "delays": None if delays is None else text_array([_duration(d) for d in delays]),
+            },
+        )
+        return [RetryVerdict(*row) for row in rows]
+
+    def bury(
+        self,
+        ids: Sequence[int],
+        tokens: Sequence[int],
+        reasons: Sequence[str | None],
+        errors: Sequence[str | None] | None = None,
+    ) -> list[Verdict]:
+        return self._verdicts(_BURY, _ended(ids, tokens, reasons, errors))
+
+    def block(
+        self,
+        ids: Sequence[int],
+        tokens: Sequence[int],
+        reasons: Sequence[str | None],
+        errors: Sequence[str | None] | None = None,
+    ) -> list[Verdict]:
+        return self._verdicts(_BLOCK, _ended(ids, tokens, reasons, errors))
+
+    def sweep(self, n: int = 1000) -> dict[str, int]:
+        rows = self._call("select what, rows from dever.sweep(%(n)s::integer)", {"n": n})
+        return dict(rows)
+
+    def tick(self, n: int = 100) -> list[Fired]:
+        rows = self._call(
+            "select schedule, fire_at, job_id from dever.tick(%(n)s::integer)", {"n": n}
+        )
+        return [Fired(*row) for row in rows]
+
+    def sleeper(self, queues: Sequence[str]) -> Sleeper:
+        ids = [
+            self._call("select dever.queue_for(%(queue)s)", {"queue": queue})[0][0]
+            for queue in queues
+        ]
+        return PostgresSleeper(self._pool, ids)
+
+    def _verdicts(self, text: str, parameters: Mapping[str, Any]) -> list[Verdict]:
+        return [Verdict(id, ok) for id, ok in self._call(text, parameters)]
+
+    def _yes(self, text: str, parameters: Mapping[str, Any]) -> bool:
+        return bool(self._call(text, parameters)[0][0])
+
+    # --- locks ------------------------------------------------------------------------------
+
+    def lock_acquire(self, name: str, owner: str, ttl: timedelta) -> int | None:
+        return self._call(
+            "select dever.lock_acquire(%(name)s, %(owner)s, %(ttl)s::interval)",
+            {"name": name, "owner": owner, "ttl": _duration(ttl)},
+        )[0][0]
+
+    def lock_renew(self, name: str, owner: str, token: int, ttl: timedelta) -> bool:
+        return self._yes(
+            "select dever.lock_renew(%(name)s, %(owner)s, %(token)s::bigint, %(ttl)s::interval)",
+            {"name": name, "owner": owner, "token": token, "ttl": _duration(ttl)},
+        )
+
+    def lock_release(self, name: str, owner: str, token: int) -> bool:
+        return self._yes(
+            "select dever.lock_release(%(name)s, %(owner)s, %(token)s::bigint)",
+            {"name": name, "owner": owner, "token": token},
+        )
+
+    # --- operators --------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        name: str,
+        spec: str,
+        queue: str,
+        payload: str = "null",
+        missed: Missed = "catch_up",
+        expires: timedelta | None = None,
+        max_attempts: int | None = None,
+    ) -> ScheduleRow:
+        rows = self._call(
+            _SCHEDULE,
+            {
+                "name": name,
+                "spec": spec,
+                "queue": queue,
+                "payload": payload,
+                "missed": missed,
+                "expires": _duration(expires),
+                "max_attempts": max_attempts,
+            },
+        )
+        return ScheduleRow(*rows[0])
+
+    def unschedule(self, name: str) -> bool:
+        return self._yes("select dever.unschedule(%(name)s)", {"name": name})
+
+    def pause_schedule(self, name: str) -> bool:
+        return self._yes("select dever.pause_schedule(%(name)s)", {"name": name})
+
+    def resume_schedule(self, name: str) -> bool:
+        return self._yes("select dever.resume_schedule(%(name)s)", {"name": name})
+
+    def rewind_schedule(self, name: str) -> bool:
+        return self._yes("select dever.rewind_schedule(%(name)s)", {"name": name})
+
+    def cron_next(self, spec: str, after: datetime) -> datetime:
+        return self._call(
+            "select dever.cron_next(%(spec)s, cast(%(after)s as timestamptz))",
+            {"spec": spec, "after": _instant(after)},
+        )[0][0]
+
+    def cron_preview(self, spec: str, after: datetime, n: int) -> list[datetime]:
+        rows = self._call(
+            "select dever.cron_preview(%(spec)s, cast(%(after)s as timestamptz), %(n)s::integer)",
+            {"spec": spec, "after": _instant(after), "n": n},
+        )
+        return [row[0] for row in rows]
+
+    def configure_queue(
+        self,
+        queue: str,
+        visibility: timedelta | None = None,
+        max_attempts: int | None = None,
+        backoff_base: timedelta | None = None,
+        backoff_max: timedelta | None = None,
+        keep_succeeded: timedelta | None = None,
+        keep_dead: timedelta | None = None,
+        keep_cancelled: timedelta | None = None,
+        block_after: timedelta | None = None,
+    ) -> QueueRow:
+        rows = self._call(
+            _CONFIGURE_QUEUE,
+            {
+                "queue": queue,
+                "visibility": _duration(visibility),
+                "max_attempts": max_attempts,
+                "backoff_base": _duration(backoff_base),
+                "backoff_max": _duration(backoff_max),
+                "keep_succeeded": _duration(keep_succeeded),
+                "keep_dead": _duration(keep_dead),
+                "keep_cancelled": _duration(keep_cancelled),
+                "block_after": _duration(block_after),
+            },
+        )
+        return QueueRow(*rows[0])
+
+    def pause_queue(self, queue: str) -> bool:
+        return self._yes("select dever.pause_queue(%(queue)s)", {"queue": queue})
+
+    def resume_queue(self, queue: str) -> bool:
+        return self._yes("select dever.resume_queue(%(queue)s)", {"queue": queue})
+
+    def cancel(self, ids: Sequence[int]) -> list[Outcome]:
+        return self._outcomes("dever.cancel", ids)
+
+    def redrive(self, ids: Sequence[int]) -> list[Outcome]:
+        return self._outcomes("dever.redrive", ids)
+
+    def drop_jobs(self, ids: Sequence[int]) -> list[Outcome]:
+        return self._outcomes("dever.drop_jobs", ids)
+
+    def _outcomes(self, function: str, ids: Sequence[int]) -> list[Outcome]:
+        rows = self._call(
+            f"select id, outcome from {function}(cast(%(ids)s as bigint[]))",
+            {"ids": number_array(ids)},
+        )
+        return [Outcome(*row) for row in rows]
+
+    # --- observers --------------------------------------------------------------------------
+
+    def get_job(self, id: int) -> JobRow | None:
+        rows = self._call(f"select {_JOB_COLUMNS} from dever.get_job(%(id)s::bigint)", {"id": id})
+        return JobRow(*rows[0]) if rows else None
+
+    def jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        queue: str | None = None,
+        target: str | None = None,
+        key: str | None = None,
+        limit: int = 50,
+        before: int | None = None,
+    ) -> list[JobRow]:
+        conditions = {
+            "state = %(state)s": state,
+            "queue = %(queue)s": queue,
+            "target = %(target)s": target,
+            "key = %(key)s": key,
+            "id < %(before)s::bigint": before,
+        }
+        given = [condition for condition, value in conditions.items() if value is not None]
+        # Only what is asked for stands in the statement: a condition that is switched off by a
+        # parameter would hide the index from the planner.
+        where = f" where {' and '.join(given)}" if given else ""
+        view = f"dever.{state}" if state in ("dead", "blocked") else "dever.jobs"
+        rows = self._call(
+            f"select {_JOB_COLUMNS} from {view}{where} order by id desc limit %(limit)s::bigint",
+            {
+                "state": state,
+                "queue": queue,
+                "target": target,
+                "key": key,
+                "before": before,
+                "limit": limit,
+            },
+        )
+        return [JobRow(*row) for row in rows]
+
+    def queues(self) -> list[QueueRow]:
+        rows = self._call(f"select {_QUEUE_COLUMNS} from dever.queues order by queue", {})
+        return [QueueRow(*row) for row in rows]
+
+    def workers(self) -> list[WorkerRow]:
+        rows = self._call(
+            "select worker, host, pid::bigint, version, started_at, alive_until, jobs"
+            " from dever.workers order by worker",
+            {},
+        )
+        return [WorkerRow(*row) for row in rows]
+
+    def schedules(self) -> list[ScheduleRow]:
+        rows = self._call(f"select {_SCHEDULE_COLUMNS} from dever.schedules order by name", {})
+        return [ScheduleRow(*row) for row in rows]
+
+    def locks(self) -> list[LockRow]:
+        rows = self._call(
+            "select name, owner, token, expires_at from dever.locks order by name", {}
+        )
+        return [LockRow(*row) for row in rows]
+
+
+# --- values as PostgreSQL reads them ------------------------------------------------------------
+
+
+def number_array(numbers: Iterable[int]) -> str:
+    """An array literal of integers."""
+    return "{" + ",".join(map(str, numbers)) + "}"
+
+
+def text_array(texts: Iterable[str | None] | None) -> str | None:
+    """An array literal of texts; None stays null."""
+    if texts is None:
+        return None
+    return "{" + ",".join(map(_element, texts)) + "}"
+
+
+def _element(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _duration(value: timedelta | None) -> str | None:
+    """A duration that means the same under every IntervalStyle."""
+    return None if value is None else f"{value // timedelta(microseconds=1)} microseconds"
+
+
+def _instant(value: datetime | None) -> str | None:
+    if value is None:
+        return None
+    if value.utcoffset() is None:
+        raise InvalidArgument(
+            "the instant has no time zone", hint="pass an aware datetime, such as datetime.now(UTC)"
+        )
+    return value.isoformat()
+
+
+def _instants(values: Sequence[datetime | None] | None) -> str | None:
+    return None if values is None else text_array([_instant(value) for value in values])
+
+
+def _ended(
+    ids: Sequence[int],
+    tokens: Sequence[int],
+    reasons: Sequence[str | None],
+    errors: Sequence[str | None] | None,
+) -> dict[str, Any]:
+    return {
+        "ids": number_array(ids),
+        "tokens": number_array(tokens),
+        "reasons": text_array(reasons),
+        "errors": text_array(errors),
+    }
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def _own(error: object) -> DeverError | None:
+    """What one of our functions raised, told by its SQLSTATE alone (any driver)."""
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if not isinstance(state, str) or not state.startswith("DV"):
+        return None
+    diagnostics = getattr(error, "diag", error)
+    return from_sqlstate(
+        state,
+        getattr(diagnostics, "message_primary", None) or getattr(error, "message", str(error)),
+        getattr(diagnostics, "message_detail", None) or getattr(error, "detail", None),
+        getattr(diagnostics, "message_hint", None) or getattr(error, "hint", None),
+    )
+
+
+def _has_payload(parameters: Mapping[str, Any]) -> bool:
+    return "payload" in parameters or "payloads" in parameters
+
+
+def _unfit_text(parameters: Mapping[str, Any]) -> DeverError:
+    """U+0000 and lone surrogates cannot even be sent: say which argument holds one."""
+    kinds: dict[str, type[DeverError]] = {
+        "key": InvalidKey,
+        "keys": InvalidKey,
+        "payload": InvalidPayload,
+        "payloads": InvalidPayload,
+        "queue": InvalidName,
+        "job": InvalidName,
+        "outbox": InvalidName,
+        "worker": InvalidName,
+        "name": InvalidName,
+        "owner": InvalidName,
+    }
+    for name, value in parameters.items():
+        if isinstance(value, str) and not _is_storable(value):
+            return kinds.get(name, InvalidArgument)(
+                f"{name} holds U+0000 or half of a surrogate pair, which PostgreSQL cannot store",
+                hint="remove that character",
+            )
+    return InvalidArgument("a value of this call is out of range for PostgreSQL")
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+# --- the files ----------------------------------------------------------------------------------
+
+
+def _default_version(directory: Path) -> str:
+    control = (directory / "dever.control").read_text(encoding="utf-8")
+    found = re.search(r"^default_version\s*=\s*'([^']+)'", control, re.MULTILINE)
+    if found is None:
+        raise InstallError("dever.control names no default_version; install dever-sql again")
+    return found[1]
+
+
+def _scripts(directory: Path, installed: str | None, brought: str) -> list[Path]:
+    """The files that lead from the installed version to the one this package brings."""
+    if installed is None:
+        return [directory / f"dever--{brought}.sql"]
+    steps: dict[str, tuple[str, Path]] = {}
+    for path in directory.glob("dever--*--*.sql"):
+        _, before, after = path.stem.split("--")
+        steps[before] = (after, path)
+    found: list[Path] = []
+    version = installed
+    while version != brought:
+        if version not in steps or len(found) > len(steps):
+            raise SchemaVersion(
+                f"version {installed} of Dever SQL is installed, and this package, which brings"
+                f" {brought}, does not know it",
+                hint="update dever-sql to at least the installed version",
+            )
+        version, path = steps[version]
+        found.append(path)
+    return found
+
+
+def _refuse_extension(session: Session) -> None:
+    row = session.execute(
+        "select exists (select from pg_catalog.pg_extension where extname = 'dever')"
+    ).fetchone()
+    if row and row[0]:
+        raise InstallError(
+            "Dever SQL was installed here as an extension", hint="alter extension dever update"
+        )

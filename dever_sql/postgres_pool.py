@@ -1,0 +1,251 @@
+"""Connections of the PostgreSQL engine: how one is opened, kept, checked and given up."""
+
+from __future__ import annotations
+
+import select
+import struct
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import psycopg
+from psycopg import conninfo
+from psycopg.adapt import Loader
+from psycopg.pq import Format, TransactionStatus
+
+from .credentials import hide_credentials
+from .errors import DatabaseUnavailable, InstallError
+from .events import log_event
+
+CALL_TIMEOUT: Final = 60.0
+"""Seconds without an answer after which a connection counts as lost: a network that swallows
+packets gives no error by itself."""
+
+_KEEPALIVE: Final = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+_POSTGRES_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_FIRST_INSTANT: Final = datetime.min.replace(tzinfo=UTC)
+_LAST_INSTANT: Final = datetime.max.replace(tzinfo=UTC)
+_FIRST_MICROSECOND: Final = (_FIRST_INSTANT - _POSTGRES_EPOCH) // timedelta(microseconds=1)
+_LAST_MICROSECOND: Final = (_LAST_INSTANT - _POSTGRES_EPOCH) // timedelta(microseconds=1)
+_DAY_US: Final = 86_400_000_000
+_unpack_int64 = struct.Struct("!q").unpack
+_unpack_interval = struct.Struct("!qii").unpack
+
+
+class _InstantLoader(Loader):
+    """Instants in UTC, whatever the session's TimeZone and DateStyle are."""
+
+    format = Format.BINARY
+
+    def load(self, data: Any) -> datetime:
+        microseconds: int = _unpack_int64(data)[0]
+        if not _FIRST_MICROSECOND <= microseconds <= _LAST_MICROSECOND:
+            return _FIRST_INSTANT if microseconds < 0 else _LAST_INSTANT
+        return _POSTGRES_EPOCH + timedelta(microseconds=microseconds)
+
+
+class _DurationLoader(Loader):
+    """Durations without months, whatever the session's IntervalStyle is."""
+
+    format = Format.BINARY
+
+    def load(self, data: Any) -> timedelta:
+        microseconds, days, _months = _unpack_interval(data)
+        return timedelta(days=days, microseconds=microseconds)
+
+
+class Session(psycopg.Connection[tuple[Any, ...]]):
+    """One connection of the engine, with a limit on how long an answer may take."""
+
+    pooled: bool = False
+    """A transaction pooler stands between: no session state, no LISTEN, no prepared statements."""
+    in_transactions: bool = False
+    """Calls must open their own transaction, because the session's default isolation cannot be
+    changed behind the pooler."""
+
+    def wait(
+        self,
+        gen: Generator[Any, Any, Any],
+        interval: float = 0.0,
+        timeout: float | None = None,
+    ) -> Any:
+        deadline = time.monotonic() + (CALL_TIMEOUT if timeout is None else timeout)
+        file = self.pgconn.socket
+        poll = select.poll()
+        try:
+            wanted = next(gen)
+            poll.register(file, _events(wanted))
+            while True:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    self.close()
+                    raise DatabaseUnavailable(
+                        f"the database gave no answer in {CALL_TIMEOUT:.0f} s",
+                        hint="the network or the server is stuck; the call may be tried again",
+                    )
+                found = poll.poll(min(remaining, 10.0) * 1000)
+                ready = _ready(found[0][1], wanted) if found else 0
+                next_wanted = gen.send(ready)
+                if next_wanted != wanted:
+                    wanted = next_wanted
+                    poll.modify(file, _events(wanted))
+        except StopIteration as done:
+            return done.value
+
+
+def _events(wanted: int) -> int:
+    """Events to poll for; psycopg's Wait and Ready are bits: 1 reads, 2 writes."""
+    return (select.POLLIN if wanted & 1 else 0) | (select.POLLOUT if wanted & 2 else 0)
+
+
+def _ready(events: int, wanted: int) -> int:
+    if events & ~(select.POLLIN | select.POLLOUT):  # an error or a hang-up: let libpq find it
+        return wanted & 3
+    return (1 if events & select.POLLIN else 0) | (2 if events & select.POLLOUT else 0)
+
+
+def unavailable(error: Exception, shown_url: str) -> DatabaseUnavailable:
+    """Connection trouble in our words: the driver's text without any password in it."""
+    reason = (hide_credentials(str(error)).strip().splitlines() or [type(error).__name__])[0]
+    return DatabaseUnavailable(
+        f"the database at {shown_url} cannot be used: {reason}",
+        hint="check that the server runs and that the URL and the credentials are right",
+    )
+
+
+class Pool:
+    """At most `size` sessions, each lent to one thread at a time. Thread-safe.
+
+    A session that failed, or that the server ended while it lay idle, is thrown away.
+    """
+
+    def __init__(self, url: str, *, size: int, connect_timeout: float) -> None:
+        self._url = url
+        self._connect_timeout = connect_timeout
+        self._size = size
+        self._free: list[Session] = []
+        self._slots = threading.Semaphore(size)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._told_pooled = False
+        self.shown_url = hide_credentials(url)
+
+    def __repr__(self) -> str:
+        return f"Pool({self.shown_url!r})"
+
+    def open(self) -> Session:
+        """A new session outside the pool; the caller closes it."""
+        try:
+            given = conninfo.conninfo_to_dict(self._url)
+            options: dict[str, Any] = {
+                "connect_timeout": max(1, round(self._connect_timeout)),
+                "application_name": "dever",
+                **_KEEPALIVE,
+                **given,
+                "client_encoding": "utf8",
+            }
+            session = Session.connect(**options, autocommit=True)
+        except (psycopg.Error, OSError, ValueError) as error:
+            raise unavailable(error, self.shown_url) from None
+        try:
+            self._prepare(session)
+        except psycopg.Error as error:
+            session.close()
+            raise unavailable(error, self.shown_url) from None
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _prepare(self, session: Session) -> None:
+        encoding, pid, isolation = session.execute(
+            "select pg_catalog.current_setting('server_encoding'),"
+            " pg_catalog.pg_backend_pid(),"
+            " pg_catalog.current_setting('default_transaction_isolation')"
+        ).fetchone() or ("", 0, "")
+        if encoding not in ("UTF8", b"UTF8"):
+            shown = encoding.decode() if isinstance(encoding, bytes) else encoding
+            raise InstallError(
+                f"the database at {self.shown_url} is encoded in {shown}, Dever SQL needs UTF8",
+                hint="create one with: create database NAME encoding 'UTF8' template template0",
+            )
+        session.pooled = pid != session.info.backend_pid
+        session.prepare_threshold = None if session.pooled else 2
+        if session.pooled:
+            session.in_transactions = isolation != "read committed"
+            self._tell_pooled()
+        elif isolation != "read committed":
+            # A stricter default would turn ordinary races for a row into errors.
+            session.execute(
+                "select pg_catalog.set_config("
+                "'default_transaction_isolation', 'read committed', false)"
+            )
+        session.adapters.register_loader("timestamptz", _InstantLoader)
+        session.adapters.register_loader("interval", _DurationLoader)
+
+    def _tell_pooled(self) -> None:
+        with self._lock:
+            told, self._told_pooled = self._told_pooled, True
+        if not told:
+            log_event(
+                "info",
+                "behind a transaction pooler: polling instead of LISTEN, no prepared statements",
+                database=self.shown_url,
+            )
+
+    @contextmanager
+    def session(self) -> Generator[Session]:
+        """Borrow a session; waits while all of them are lent."""
+        with self._slots:
+            session = self._take() or self.open()
+            healthy = False
+            try:
+                yield session
+                healthy = True
+            finally:
+                self._give_back(session, healthy)
+
+    def discard_idle(self) -> None:
+        """Close what lies idle: the server behind it is gone or not the right one any more."""
+        with self._lock:
+            idle, self._free = self._free, []
+        for session in idle:
+            session.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self.discard_idle()
+
+    def _take(self) -> Session | None:
+        while True:
+            with self._lock:
+                if not self._free:
+                    return None
+                session = self._free.pop()
+            if not session.closed and not _has_something_to_say(session):
+                return session
+            session.close()
+
+    def _give_back(self, session: Session, healthy: bool) -> None:
+        idle = session.pgconn.transaction_status == TransactionStatus.IDLE
+        if not session.closed and idle and (healthy or not _has_something_to_say(session)):
+            with self._lock:
+                if not self._closed and len(self._free) < self._size:
+                    self._free.append(session)
+                    return
+        session.close()
+
+
+def _has_something_to_say(session: Session) -> bool:
+    """An idle server speaks up only to say that it ends the session."""
+    poll = select.poll()
+    poll.register(session.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
