@@ -1,0 +1,1 @@
+"""Durable background jobs and UTC cron in the database you already have."""

@@ -1,0 +1,295 @@
+-- Contracts and policies: what programs declared, which of it is in force, and who can run it.
+
+-- Whether a live worker runs this policy. Reads only.
+create function dever.is_policy_live(policy_id bigint, at_instant timestamptz)
+returns boolean
+language sql
+stable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select exists (
+        select
+        from dever.worker_policy as wp
+        join dever.worker as w on w.name = wp.worker
+        where wp.policy_id = is_policy_live.policy_id
+            and w.alive_until > is_policy_live.at_instant
+    )
+$$;
+
+comment on function dever.is_policy_live(bigint, timestamptz) is
+'Whether some live worker declares this policy';
+
+-- The policy in force for a target: the newest one that a live worker runs, else the newest. With a
+-- fingerprint only policies of that contract count. Null when there is none. Reads only; computed
+-- afresh each time, so no flag flaps while old and new processes restart in any order.
+create function dever.current_policy(target text, fingerprint text default null)
+returns dever.policy
+language plpgsql
+stable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := dever.clock();
+    v_policy dever.policy;
+    v_newest dever.policy;
+begin
+    for v_policy in
+        select p.*
+        from dever.policy as p
+        join dever.contract as c on c.id = p.contract_id
+        where p.target = current_policy.target
+            and (current_policy.fingerprint is null or c.fingerprint = current_policy.fingerprint)
+        order by p.id desc
+    loop
+        if v_newest.id is null then
+            v_newest := v_policy;
+        end if;
+        if dever.is_policy_live(v_policy.id, v_now) then
+            return v_policy;
+        end if;
+    end loop;
+    return v_newest;
+end
+$$;
+
+comment on function dever.current_policy(text, text) is
+'The policy in force of a target: the newest that a live worker runs, else the newest';
+
+-- One element of register's contracts, checked. Raises DV007, DV001, DV002; a cron spec DV003.
+create function dever.check_declaration(declaration jsonb)
+returns void
+language plpgsql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_target text := check_declaration.declaration ->> 'target';
+    v_fault text;
+begin
+    perform dever.check_name(v_target, 'job');
+    perform dever.check_name(check_declaration.declaration ->> 'queue', 'queue');
+    v_fault := case
+        when pg_catalog.strpos(v_target, ':') > 0
+            then 'the target contains a colon'
+        when coalesce(check_declaration.declaration ->> 'fingerprint', '') !~ '^[!-~]{1,128}$'
+            then 'fingerprint must be 1 to 128 visible ASCII characters'
+        when coalesce(pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schema'), '') <> 'object'
+            then 'schema must be an object (a node of the wire schema)'
+        when not dever.is_integer_between(check_declaration.declaration -> 'retry', 1, 100)
+            then 'retry must be an integer from 1 to 100'
+        when not dever.is_integer_between(check_declaration.declaration -> 'timeout_ms', 1, 3600000)
+            then 'timeout_ms must be an integer from 1 to 3,600,000'
+        when not dever.is_integer_between(check_declaration.declaration -> 'backoff_max_ms', 1, 86400000)
+            then 'backoff_max_ms must be an integer from 1 to 86,400,000'
+        when not dever.is_integer_between(
+            check_declaration.declaration -> 'backoff_base_ms', 1,
+            (check_declaration.declaration ->> 'backoff_max_ms')::bigint
+        )
+            then 'backoff_base_ms must be an integer from 1 to backoff_max_ms'
+        when coalesce(pg_catalog.jsonb_typeof(check_declaration.declaration -> 'backoff_jitter'), 'number') <> 'number'
+            or not coalesce((check_declaration.declaration ->> 'backoff_jitter')::numeric, 0) between 0 and 1
+            then 'backoff_jitter must be a number from 0 to 1'
+        when coalesce(pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule'), 'null')
+            not in ('null', 'object')
+            then 'schedule must be null or an object with spec and missed'
+        when pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule') = 'object'
+            and coalesce(check_declaration.declaration #>> '{schedule,missed}', 'catch_up')
+                not in ('catch_up', 'latest', 'skip')
+            then 'schedule.missed must be catch_up, latest or skip'
+    end;
+    if v_fault is not null then
+        raise exception using
+            errcode = 'DV007',
+            message = pg_catalog.format('the declaration of job %s is not valid: %s', v_target, v_fault),
+            hint = 'register what the program declares, see docs/wire.md for the form';
+    end if;
+end
+$$;
+
+comment on function dever.check_declaration(jsonb) is 'Refuses a declaration that register must not store';
+
+-- Stores what a program declares and, with a worker name, that this worker is live and runs it.
+-- One transaction of the caller. Inserts in target order, so that two programs that start at the same
+-- time cannot deadlock; updates no contract and no policy. Raises DV001, DV002, DV003, DV007.
+create function dever.register(
+    worker text,
+    contracts jsonb,
+    alive interval,
+    about jsonb default '{}'
+)
+returns table (target text, fingerprint text, contract_id integer)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_alive bigint := dever.positive_microseconds(register.alive, 'alive');
+    v_now timestamptz;
+    v_declaration jsonb;
+    v_queue_id bigint;
+    v_policy_id bigint;
+    v_policies bigint[] := '{}';
+begin
+    if pg_catalog.jsonb_typeof(register.contracts) is distinct from 'array' then
+        raise exception using
+            errcode = 'DV007',
+            message = 'contracts must be a JSON array of declarations',
+            hint = 'see docs/wire.md for the form';
+    end if;
+    if register.worker is not null then
+        perform dever.check_name(register.worker, 'worker');
+        if v_alive is null then
+            raise exception using
+                errcode = 'DV007',
+                message = 'alive is missing',
+                hint = 'say how long the worker counts as live without a sign of life';
+        end if;
+    end if;
+
+    for v_declaration in
+        select d.value
+        from pg_catalog.jsonb_array_elements(register.contracts) as d
+        order by (d.value ->> 'target') collate "C", (d.value ->> 'fingerprint') collate "C"
+    loop
+        perform dever.check_declaration(v_declaration);
+        if v_declaration #>> '{schedule,spec}' is not null then
+            perform dever.cron_next(v_declaration #>> '{schedule,spec}', dever.clock());
+        end if;
+        v_queue_id := dever.queue_for(v_declaration ->> 'queue');
+        target := v_declaration ->> 'target';
+        fingerprint := v_declaration ->> 'fingerprint';
+
+        loop
+            select c.id into contract_id
+            from dever.contract as c
+            where c.target = register.target and c.fingerprint = register.fingerprint;
+            exit when found;
+            insert into dever.contract (target, fingerprint, wire_schema)
+            values (register.target, register.fingerprint, v_declaration -> 'schema')
+            on conflict (target, fingerprint) do nothing;
+        end loop;
+
+        loop
+            select p.id into v_policy_id
+            from dever.policy as p
+            where p.target = register.target
+                and p.contract_id = register.contract_id
+                and p.queue_id = v_queue_id
+                and p.max_attempts = (v_declaration ->> 'retry')::integer
+                and p.timeout_us = (v_declaration ->> 'timeout_ms')::bigint * 1000
+                and p.backoff_base_us = (v_declaration ->> 'backoff_base_ms')::bigint * 1000
+                and p.backoff_max_us = (v_declaration ->> 'backoff_max_ms')::bigint * 1000
+                and p.backoff_jitter = coalesce((v_declaration ->> 'backoff_jitter')::double precision, 0)
+                and p.schedule_spec is not distinct from v_declaration #>> '{schedule,spec}'
+                and p.schedule_missed is not distinct from case
+                    when v_declaration #>> '{schedule,spec}' is not null
+                        then coalesce(v_declaration #>> '{schedule,missed}', 'catch_up')
+                end;
+            exit when found;
+            insert into dever.policy (
+                contract_id, target, queue_id, max_attempts, timeout_us, backoff_base_us,
+                backoff_max_us, backoff_jitter, schedule_spec, schedule_missed
+            )
+            values (
+                register.contract_id,
+                register.target,
+                v_queue_id,
+                (v_declaration ->> 'retry')::integer,
+                (v_declaration ->> 'timeout_ms')::bigint * 1000,
+                (v_declaration ->> 'backoff_base_ms')::bigint * 1000,
+                (v_declaration ->> 'backoff_max_ms')::bigint * 1000,
+                coalesce((v_declaration ->> 'backoff_jitter')::double precision, 0),
+                v_declaration #>> '{schedule,spec}',
+                case
+                    when v_declaration #>> '{schedule,spec}' is not null
+                        then coalesce(v_declaration #>> '{schedule,missed}', 'catch_up')
+                end
+            )
+            on conflict do nothing;
+        end loop;
+        v_policies := v_policies || v_policy_id;
+        return next;
+    end loop;
+
+    if register.worker is not null then
+        v_now := dever.clock();
+        insert into dever.worker as w (name, about, started_at, alive_until)
+        values (
+            register.worker, coalesce(register.about, '{}'), v_now, v_now + dever.as_interval(v_alive)
+        )
+        on conflict (name) do update
+        set
+            about = excluded.about,
+            started_at = excluded.started_at,
+            alive_until = excluded.alive_until,
+            left_at = null;
+        delete from dever.worker_policy as wp
+        where wp.worker = register.worker and wp.policy_id <> all (v_policies);
+        insert into dever.worker_policy (policy_id, worker)
+        select distinct p.id, register.worker
+        from pg_catalog.unnest(v_policies) as p (id)
+        on conflict (policy_id, worker) do nothing;
+    end if;
+end
+$$;
+
+comment on function dever.register(text, jsonb, interval, jsonb) is
+'Stores the contracts and policies of a program; with a worker name also that this worker runs them.
+A null worker registers contracts only (API process, command line)';
+
+-- Extends a worker's liveness from now. One short transaction. False: unknown or already lapsed (it was
+-- frozen or has left), then it must register again before it claims.
+create function dever.alive(worker text, alive interval)
+returns boolean
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_alive bigint := dever.positive_microseconds(alive.alive, 'alive');
+    v_now timestamptz;
+begin
+    perform from dever.worker as w where w.name = alive.worker for no key update;
+    v_now := dever.clock();
+    update dever.worker as w
+    set alive_until = v_now + dever.as_interval(v_alive)
+    where w.name = alive.worker and w.alive_until > v_now;
+    return found;
+end
+$$;
+
+comment on function dever.alive(text, interval) is
+'A worker''s sign of life; false when it is unknown or has lapsed and must register again';
+
+-- Ends a worker's liveness at a clean shutdown. One short transaction. False: it was not live.
+create function dever.leave(worker text)
+returns boolean
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := dever.clock();
+begin
+    update dever.worker as w
+    set alive_until = least(w.alive_until, v_now), left_at = v_now
+    where w.name = leave.worker and w.left_at is null;
+    return found;
+end
+$$;
+
+comment on function dever.leave(text) is 'A worker says that it stops; its leases are released separately';

@@ -1,0 +1,454 @@
+-- Renew and finish: what the holder of a claim may do with it.
+--
+-- Every verb takes parallel arrays of ids and tokens and gives one verdict per id: true, false (the
+-- claim was lost: nothing was changed), null (another transaction holds the row: ask again). A row is
+-- touched only while the token is the current one and the lease is running, judged by the clock read
+-- after the row is locked. Rows are locked in id order and locked ones are skipped, so a handler that
+-- keeps its own transaction open delays no neighbour.
+
+-- Locks the rows whose claim is still in force. held: their ids. busy: ids whose row another
+-- transaction holds. Everything else is lost. Raises DV007 for arrays of unequal length.
+create function dever.hold(ids bigint[], tokens bigint[], out held bigint[], out busy bigint[])
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_locked bigint[];
+    v_leases timestamptz[];
+    v_now timestamptz;
+begin
+    perform dever.check_lengths(
+        coalesce(pg_catalog.cardinality(hold.ids), 0), array[coalesce(pg_catalog.cardinality(hold.tokens), 0)]
+    );
+    select pg_catalog.array_agg(l.id), pg_catalog.array_agg(l.lease_until)
+    into v_locked, v_leases
+    from (
+        select j.id, j.lease_until
+        from pg_catalog.unnest(hold.ids, hold.tokens) as u (id, token)
+        join dever.job as j on j.id = u.id and j.token = u.token
+        order by j.id
+        for update of j skip locked
+    ) as l;
+    v_now := dever.clock();
+    held := array(
+        select l.id
+        from pg_catalog.unnest(v_locked, v_leases) as l (id, lease_until)
+        where l.lease_until > v_now
+    );
+    busy := '{}';
+    if coalesce(pg_catalog.cardinality(v_locked), 0) < pg_catalog.cardinality(hold.ids) then
+        busy := array(
+            select j.id
+            from pg_catalog.unnest(hold.ids, hold.tokens) as u (id, token)
+            join dever.job as j on j.id = u.id and j.token = u.token
+            where j.id <> all (coalesce(v_locked, '{}'))
+        );
+    end if;
+end
+$$;
+
+comment on function dever.hold(bigint[], bigint[]) is
+'Locks the rows whose claim is in force; tells them from those that another transaction holds';
+
+-- One verdict per distinct id: true when held, null when busy, false when lost.
+create function dever.verdicts(ids bigint[], held bigint[], busy bigint[])
+returns table (id bigint, ok boolean)
+language sql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select
+        i.id,
+        case
+            when i.id = any (held) then true
+            when i.id = any (busy) then null
+            else false
+        end
+    from (
+        select u.id, pg_catalog.min(u.ordinal) as ordinal
+        from pg_catalog.unnest(ids) with ordinality as u (id, ordinal)
+        group by u.id
+    ) as i
+    order by i.ordinal
+$$;
+
+comment on function dever.verdicts(bigint[], bigint[], bigint[]) is 'One verdict per distinct id, in the caller''s order';
+
+-- Moves rows that the caller has locked to dever.finished, or away when the queue keeps none of that
+-- outcome. reasons and errors run beside ids; null for success.
+create function dever.finish(ids bigint[], outcome text, reasons text[], errors text[])
+returns void
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+    with gone as (
+        delete from dever.job as j
+        where j.id = any (finish.ids)
+        returning j.*
+    )
+    insert into dever.finished (
+        id, queue_id, outcome, finished_at, attempt, max_attempts, token, contract_id, visibility_us,
+        backoff_base_us, backoff_max_us, backoff_jitter, expires_at, run_at, created_at, target, key,
+        worker, reason, error, payload
+    )
+    select
+        g.id,
+        g.queue_id,
+        finish.outcome,
+        dever.clock(),
+        g.attempt,
+        g.max_attempts,
+        g.token,
+        g.contract_id,
+        g.visibility_us,
+        g.backoff_base_us,
+        g.backoff_max_us,
+        g.backoff_jitter,
+        g.expires_at,
+        coalesce(g.due_at, g.run_at),
+        g.created_at,
+        g.target,
+        g.key,
+        g.worker,
+        pg_catalog.left(r.reason, 255),
+        -- An end without an error of its own keeps the one of the attempt before.
+        case when finish.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
+        g.payload
+    from gone as g
+    join dever.queue as q on q.id = g.queue_id
+    left join (
+        select distinct on (u.id) u.id, u.reason, u.error
+        from pg_catalog.unnest(finish.ids, finish.reasons, finish.errors) as u (id, reason, error)
+        where finish.reasons is not null
+    ) as r on r.id = g.id
+    where case finish.outcome
+        when 'succeeded' then q.keep_succeeded_us
+        when 'dead' then q.keep_dead_us
+        else q.keep_cancelled_us
+    end > 0;
+end
+$$;
+
+comment on function dever.finish(bigint[], text, text[], text[]) is
+'Moves locked rows from dever.job to dever.finished with an outcome';
+
+-- A full new lease from now. One short transaction. See the head of this file for the verdicts.
+create function dever.renew(ids bigint[], tokens bigint[], lease interval)
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_lease bigint := dever.positive_microseconds(renew.lease, 'lease');
+    v_hold record;
+begin
+    if v_lease is null then
+        raise exception using errcode = 'DV007', message = 'lease is missing', hint = 'give the new lease';
+    end if;
+    v_hold := dever.hold(renew.ids, renew.tokens);
+    update dever.job as j
+    set lease_until = dever.clock() + dever.as_interval(v_lease)
+    where j.id = any (v_hold.held);
+    return query select v.id, v.ok from dever.verdicts(renew.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+comment on function dever.renew(bigint[], bigint[], interval) is
+'Extends claims to a full lease from now; false: the claim was lost';
+
+-- The jobs are done: they leave the live table as succeeded. One short transaction, or the handler's own
+-- when its effects and the completion shall be one commit.
+create function dever.complete(ids bigint[], tokens bigint[])
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_hold record;
+begin
+    v_hold := dever.hold(complete.ids, complete.tokens);
+    perform dever.finish(v_hold.held, 'succeeded', null, null);
+    return query select v.id, v.ok from dever.verdicts(complete.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+comment on function dever.complete(bigint[], bigint[]) is 'Completes claimed jobs; false: the claim was lost, nothing was changed';
+
+-- min(base * 2^(attempt - 1), max) in microseconds, exact and without overflow for any attempt.
+create function dever.backoff(attempt integer, base_us bigint, max_us bigint)
+returns bigint
+language sql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select case
+        when attempt > 62 or base_us > (max_us >> (greatest(attempt, 1) - 1)) then max_us
+        else base_us << (greatest(attempt, 1) - 1)
+    end
+$$;
+
+comment on function dever.backoff(integer, bigint, bigint) is
+'The retry curve: min(base x 2^(attempt-1), max) in microseconds';
+
+-- The attempt failed: due again after its delay (null: the curve of the row; zero or less: at once), or
+-- dead with the reason at the last attempt. outcome: retried, dead, lost, busy. One short transaction.
+create function dever.retry(
+    ids bigint[],
+    tokens bigint[],
+    reasons text[],
+    errors text[] default null,
+    delays interval[] default null
+)
+returns table (id bigint, outcome text)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_count integer := coalesce(pg_catalog.cardinality(retry.ids), 0);
+    v_hold record;
+    v_delays bigint[];
+    v_dead bigint[];
+    v_reasons text[];
+    v_errors text[];
+begin
+    perform dever.check_lengths(v_count, array[
+        coalesce(pg_catalog.cardinality(retry.tokens), 0),
+        coalesce(pg_catalog.cardinality(retry.reasons), 0),
+        coalesce(pg_catalog.cardinality(retry.errors), v_count),
+        coalesce(pg_catalog.cardinality(retry.delays), v_count)
+    ]);
+    v_delays := array(
+        select dever.microseconds(d.delay, 'delay')
+        from pg_catalog.unnest(retry.delays) with ordinality as d (delay, ordinal)
+        order by d.ordinal
+    );
+    v_hold := dever.hold(retry.ids, retry.tokens);
+
+    select pg_catalog.array_agg(j.id), pg_catalog.array_agg(u.reason), pg_catalog.array_agg(u.error)
+    into v_dead, v_reasons, v_errors
+    from pg_catalog.unnest(retry.ids, retry.tokens, retry.reasons, retry.errors)
+        as u (id, token, reason, error)
+    join dever.job as j on j.id = u.id and j.token = u.token
+    where j.id = any (v_hold.held) and j.attempt >= j.max_attempts;
+
+    update dever.job as j
+    set
+        run_at = dever.clock() + dever.as_interval(
+            coalesce(
+                greatest(u.delay, 0),
+                (
+                    dever.backoff(j.attempt, j.backoff_base_us, j.backoff_max_us)
+                    * (1 - j.backoff_jitter * pg_catalog.random())
+                )::bigint
+            )
+        ),
+        lease_until = null,
+        worker = null,
+        reason = pg_catalog.left(coalesce(u.reason, 'handler_failed'), 255),
+        error = pg_catalog.left(u.error, 10000)
+    from pg_catalog.unnest(retry.ids, retry.tokens, retry.reasons, retry.errors, v_delays)
+        as u (id, token, reason, error, delay)
+    where j.id = u.id
+        and j.token = u.token
+        and j.id = any (v_hold.held)
+        and j.attempt < j.max_attempts;
+
+    perform dever.finish(
+        v_dead,
+        'dead',
+        array(
+            select coalesce(r.reason, 'handler_failed')
+            from pg_catalog.unnest(v_reasons) with ordinality as r (reason, ordinal)
+            order by r.ordinal
+        ),
+        v_errors
+    );
+
+    return query
+    select
+        v.id,
+        case
+            when v.ok is null then 'busy'
+            when not v.ok then 'lost'
+            when v.id = any (coalesce(v_dead, '{}')) then 'dead'
+            else 'retried'
+        end
+    from dever.verdicts(retry.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+comment on function dever.retry(bigint[], bigint[], text[], text[], interval[]) is
+'Fails attempts: each job is due again after a delay or the backoff curve, or dead at its last attempt';
+
+-- Dead at once, whatever attempts are left. One short transaction.
+create function dever.bury(
+    ids bigint[],
+    tokens bigint[],
+    reasons text[],
+    errors text[] default null
+)
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_count integer := coalesce(pg_catalog.cardinality(bury.ids), 0);
+    v_hold record;
+begin
+    perform dever.check_lengths(v_count, array[
+        coalesce(pg_catalog.cardinality(bury.tokens), 0),
+        coalesce(pg_catalog.cardinality(bury.reasons), 0),
+        coalesce(pg_catalog.cardinality(bury.errors), v_count)
+    ]);
+    v_hold := dever.hold(bury.ids, bury.tokens);
+    perform dever.finish(
+        pg_catalog.array_agg(u.id),
+        'dead',
+        pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
+        pg_catalog.array_agg(u.error)
+    )
+    from pg_catalog.unnest(bury.ids, bury.reasons, bury.errors) as u (id, reason, error)
+    where u.id = any (v_hold.held);
+    return query select v.id, v.ok from dever.verdicts(bury.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+comment on function dever.bury(bigint[], bigint[], text[], text[]) is 'Gives up claimed jobs for good, with a reason';
+
+-- The jobs cannot run as they are: set aside with a reason until redriven, or, for unknown_target and
+-- schema_mismatch, until a worker that can run them is live. One short transaction.
+create function dever.block(
+    ids bigint[],
+    tokens bigint[],
+    reasons text[],
+    errors text[] default null
+)
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+    v_count integer := coalesce(pg_catalog.cardinality(block.ids), 0);
+    v_hold record;
+    v_reason text;
+begin
+    perform dever.check_lengths(v_count, array[
+        coalesce(pg_catalog.cardinality(block.tokens), 0),
+        coalesce(pg_catalog.cardinality(block.reasons), 0),
+        coalesce(pg_catalog.cardinality(block.errors), v_count)
+    ]);
+    foreach v_reason in array coalesce(block.reasons, '{}') loop
+        if v_reason is null
+            or v_reason not in ('unknown_target', 'schema_mismatch', 'invalid_payload', 'invalid_policy')
+        then
+            raise exception using
+                errcode = 'DV007',
+                message = 'a job can be blocked as unknown_target, schema_mismatch, invalid_payload or invalid_policy',
+                hint = 'a job that failed is retried or buried instead';
+        end if;
+    end loop;
+    v_hold := dever.hold(block.ids, block.tokens);
+    update dever.job as j
+    set
+        due_at = j.run_at,
+        run_at = 'infinity',
+        lease_until = null,
+        worker = null,
+        reason = u.reason,
+        error = pg_catalog.left(u.error, 10000)
+    from pg_catalog.unnest(block.ids, block.tokens, block.reasons, block.errors)
+        as u (id, token, reason, error)
+    where j.id = u.id and j.token = u.token and j.id = any (v_hold.held);
+    return query select v.id, v.ok from dever.verdicts(block.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+comment on function dever.block(bigint[], bigint[], text[], text[]) is
+'Sets claimed jobs aside that cannot run as they are, with one of the four reasons';
+
+-- Gives claims back at shutdown: due again at once, the attempt stays used; at the last attempt the job
+-- is dead as interrupted. One short transaction.
+create function dever.release(ids bigint[], tokens bigint[])
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_hold record;
+    v_dead bigint[];
+    v_queue_id bigint;
+begin
+    v_hold := dever.hold(release.ids, release.tokens);
+    v_dead := array(
+        select j.id from dever.job as j
+        where j.id = any (v_hold.held) and j.attempt >= j.max_attempts
+    );
+    perform dever.finish(
+        v_dead, 'dead', pg_catalog.array_fill('interrupted'::text, array[pg_catalog.cardinality(v_dead)]), null
+    );
+    for v_queue_id in
+        with freed as (
+            update dever.job as j
+            set lease_until = null, worker = null
+            where j.id = any (v_hold.held)
+            returning j.queue_id
+        )
+        select distinct f.queue_id from freed as f
+    loop
+        perform dever.wake(v_queue_id);
+    end loop;
+    return query select v.id, v.ok from dever.verdicts(release.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+comment on function dever.release(bigint[], bigint[]) is
+'Gives claims back so that others can start the jobs at once; the attempts stay used';
