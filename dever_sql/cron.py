@@ -271,7 +271,7 @@ def _bits(field: Field, text: str) -> int:
             raise _refused(
                 field, text, "is not a list of values", "write *, */n, a, a-b or a-b/n, with commas"
             )
-        bits |= _item_bits(field, match[1], match[2], match[3])
+        bits |= _item_bits(field, item, match[1], match[2], match[3])
     return bits
 
 
@@ -289,26 +289,22 @@ def _star_bits(field: Field, text: str) -> int:
     return _span(field.low, top, _step(field, text, match[1], field.values))
 
 
-def _item_bits(field: Field, first: str, last: str | None, step: str | None) -> int:
+def _item_bits(field: Field, item: str, first: str, last: str | None, step: str | None) -> int:
     low = _value(field, first)
     if last is None:
         if step is not None:
             top = field.low + field.values - 1
             raise _refused(
-                field,
-                f"{first}/{step}",
-                "has a step on a single value",
-                f"write {first}-{top}/{step}",
+                field, item, "has a step on a single value", f"write {first}-{top}/{step}"
             )
         return 1 << low
     high = _value(field, last)
-    text = f"{first}-{last}"
     if low == high:
-        raise _refused(field, text, "is a range of one value", f"write {first}")
+        raise _refused(field, item, "is a range of one value", f"write {first}")
     if low > high:
-        raise _refused(field, text, "runs backwards", f"write {_unwrapped(field, low, high)}")
+        raise _refused(field, item, "runs backwards", f"write {_unwrapped(field, low, high)}")
     size = high - low + 1
-    return _span(low, high, 1 if step is None else _step(field, f"{text}/{step}", step, size))
+    return _span(low, high, 1 if step is None else _step(field, item, step, size))
 
 
 def _value(field: Field, text: str) -> int:

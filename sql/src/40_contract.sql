@@ -161,7 +161,7 @@ begin
     loop
         perform dever.check_declaration(v_declaration);
         if v_declaration #>> '{schedule,spec}' is not null then
-            perform dever.cron_next(v_declaration #>> '{schedule,spec}', dever.clock());
+            perform dever.cron_rule(v_declaration #>> '{schedule,spec}');
         end if;
         v_queue_id := dever.queue_for(v_declaration ->> 'queue');
         target := v_declaration ->> 'target';
@@ -238,6 +238,8 @@ begin
         from pg_catalog.unnest(v_policies) as p (id)
         on conflict (policy_id, worker) do nothing;
     end if;
+    -- A declared cron gets its cursor now, not at the first tick: its first window may come before that.
+    perform dever.declare_schedules();
 end
 $$;
 

@@ -461,3 +461,17 @@ $$;
 
 comment on function dever.check_payload(dever.contract, jsonb, bigint) is
 'Refuses a payload that does not fit the contract, naming the field';
+
+create function dever.may_see_payload()
+returns boolean
+language sql
+stable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+    select
+        pg_catalog.has_function_privilege('dever.claim(text,text,integer,interval,integer[])', 'execute')
+        or pg_catalog.has_function_privilege('dever.cancel(bigint[])', 'execute')
+$$;
+
+comment on function dever.may_see_payload() is 'Whether the current role may work or administer, and so see payloads';

@@ -4,20 +4,6 @@
 -- index scan however many rows there are. Counts stop at 10,000. A payload is shown only to those who
 -- may work or administer.
 
-create function dever.may_see_payload()
-returns boolean
-language sql
-stable
-parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-    select
-        pg_catalog.has_function_privilege('dever.claim(text,text,integer,interval,integer[])', 'execute')
-        or pg_catalog.has_function_privilege('dever.cancel(bigint[])', 'execute')
-$$;
-
-comment on function dever.may_see_payload() is 'Whether the current role may work or administer, and so see payloads';
-
 create view dever.jobs as
 select
     j.id,
