@@ -96,10 +96,13 @@ begin
             i.key,
             i.payload
         from (
-            select distinct on (u.key, case when u.key is null then u.ordinal end)
+            select distinct on (u.key collate "C", case when u.key is null then u.ordinal end)
                 u.id, u.key, coalesce(u.payload, 'null') as payload, u.run_at, u.ordinal
-            from pg_catalog.unnest(
-                v_ids, insert_jobs.keys, insert_jobs.payloads, insert_jobs.run_ats
+            from rows from (
+                pg_catalog.unnest(v_ids),
+                pg_catalog.unnest(insert_jobs.keys),
+                pg_catalog.unnest(insert_jobs.payloads),
+                pg_catalog.unnest(insert_jobs.run_ats)
             ) with ordinality as u (id, key, payload, run_at, ordinal)
             order by u.key collate "C", case when u.key is null then u.ordinal end, u.ordinal
         ) as i
@@ -139,7 +142,10 @@ begin
                 u.id,
                 u.key,
                 dever.unfinished_id(insert_jobs.target, insert_jobs.queue_id, u.key) as found_id
-            from pg_catalog.unnest(v_ids, insert_jobs.keys) with ordinality as u (id, key, ordinal)
+            from rows from (
+                pg_catalog.unnest(v_ids),
+                pg_catalog.unnest(insert_jobs.keys)
+            ) with ordinality as u (id, key, ordinal)
         ) as f
         order by f.ordinal;
     end if;
@@ -382,6 +388,7 @@ declare
     v_delay bigint := dever.microseconds(send_under.delay, 'delay');
     v_expires bigint := dever.positive_microseconds(send_under.expires, 'expires');
     v_payload jsonb := coalesce(send_under.payload, 'null');
+    v_queue_id bigint;
     v_queue dever.queue;
     v_now timestamptz;
     v_run_at timestamptz;
@@ -404,9 +411,10 @@ begin
             message = 'payload ' || dever.json_fault(v_payload),
             hint = 'send large numbers as text';
     end if;
+    v_queue_id := dever.queue_for(send_under.queue);
     select q.* into strict v_queue
     from dever.queue as q
-    where q.id = dever.queue_for(send_under.queue);
+    where q.id = v_queue_id;
     v_now := dever.clock();
     v_run_at := case
         when v_delay is null then coalesce(send_under.run_at, v_now)
@@ -474,6 +482,7 @@ as $$
 #variable_conflict use_column
 declare
     v_count integer := coalesce(pg_catalog.cardinality(send_many.payloads), 0);
+    v_queue_id bigint;
     v_queue dever.queue;
     v_payload jsonb;
     v_now timestamptz;
@@ -492,9 +501,10 @@ begin
                 hint = 'send large numbers as text';
         end if;
     end loop;
+    v_queue_id := dever.queue_for(send_many.queue);
     select q.* into strict v_queue
     from dever.queue as q
-    where q.id = dever.queue_for(send_many.queue);
+    where q.id = v_queue_id;
     v_now := dever.clock();
     return query
     select i.id

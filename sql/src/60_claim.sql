@@ -148,13 +148,14 @@ begin
         return;
     end if;
 
+    v_now := dever.clock();
     return query
     with claimed as (
         update dever.job as j
         set
             attempt = j.attempt + 1,
             token = pg_catalog.nextval('dever.token_seq'),
-            lease_until = dever.clock() + dever.as_interval(coalesce(v_lease, j.visibility_us)),
+            lease_until = v_now + dever.as_interval(coalesce(v_lease, j.visibility_us)),
             worker = claim.worker
         where j.ctid = any (v_ctids)
         returning

@@ -31,7 +31,10 @@ begin
     into v_locked, v_leases
     from (
         select j.id, j.lease_until
-        from pg_catalog.unnest(hold.ids, hold.tokens) as u (id, token)
+        from rows from (
+            pg_catalog.unnest(hold.ids),
+            pg_catalog.unnest(hold.tokens)
+        ) as u (id, token)
         join dever.job as j on j.id = u.id and j.token = u.token
         order by j.id
         for update of j skip locked
@@ -39,14 +42,20 @@ begin
     v_now := dever.clock();
     held := array(
         select l.id
-        from pg_catalog.unnest(v_locked, v_leases) as l (id, lease_until)
+        from rows from (
+            pg_catalog.unnest(v_locked),
+            pg_catalog.unnest(v_leases)
+        ) as l (id, lease_until)
         where l.lease_until > v_now
     );
     busy := '{}';
     if coalesce(pg_catalog.cardinality(v_locked), 0) < pg_catalog.cardinality(hold.ids) then
         busy := array(
             select j.id
-            from pg_catalog.unnest(hold.ids, hold.tokens) as u (id, token)
+            from rows from (
+                pg_catalog.unnest(hold.ids),
+                pg_catalog.unnest(hold.tokens)
+            ) as u (id, token)
             join dever.job as j on j.id = u.id and j.token = u.token
             where j.id <> all (coalesce(v_locked, '{}'))
         );
@@ -96,6 +105,8 @@ set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
 #variable_conflict use_column
+declare
+    v_now timestamptz := dever.clock();
 begin
     with gone as (
         delete from dever.job as j
@@ -111,7 +122,7 @@ begin
         g.id,
         g.queue_id,
         finish.outcome,
-        dever.clock(),
+        v_now,
         g.attempt,
         g.max_attempts,
         g.token,
@@ -134,7 +145,11 @@ begin
     join dever.queue as q on q.id = g.queue_id
     left join (
         select distinct on (u.id) u.id, u.reason, u.error
-        from pg_catalog.unnest(finish.ids, finish.reasons, finish.errors) as u (id, reason, error)
+        from rows from (
+            pg_catalog.unnest(finish.ids),
+            pg_catalog.unnest(finish.reasons),
+            pg_catalog.unnest(finish.errors)
+        ) as u (id, reason, error)
         where finish.reasons is not null
     ) as r on r.id = g.id
     where case finish.outcome
@@ -161,13 +176,15 @@ as $$
 declare
     v_lease bigint := dever.positive_microseconds(renew.lease, 'lease');
     v_hold record;
+    v_now timestamptz;
 begin
     if v_lease is null then
         raise exception using errcode = 'DV007', message = 'lease is missing', hint = 'give the new lease';
     end if;
     v_hold := dever.hold(renew.ids, renew.tokens);
+    v_now := dever.clock();
     update dever.job as j
-    set lease_until = dever.clock() + dever.as_interval(v_lease)
+    set lease_until = v_now + dever.as_interval(v_lease)
     where j.id = any (v_hold.held);
     return query select v.id, v.ok from dever.verdicts(renew.ids, v_hold.held, v_hold.busy) as v;
 end
@@ -239,6 +256,7 @@ as $$
 declare
     v_count integer := coalesce(pg_catalog.cardinality(retry.ids), 0);
     v_hold record;
+    v_now timestamptz;
     v_delays bigint[];
     v_dead bigint[];
     v_reasons text[];
@@ -256,17 +274,23 @@ begin
         order by d.ordinal
     );
     v_hold := dever.hold(retry.ids, retry.tokens);
+    v_now := dever.clock();
 
     select pg_catalog.array_agg(j.id), pg_catalog.array_agg(u.reason), pg_catalog.array_agg(u.error)
     into v_dead, v_reasons, v_errors
-    from pg_catalog.unnest(retry.ids, retry.tokens, retry.reasons, retry.errors)
+    from rows from (
+        pg_catalog.unnest(retry.ids),
+        pg_catalog.unnest(retry.tokens),
+        pg_catalog.unnest(retry.reasons),
+        pg_catalog.unnest(retry.errors)
+    )
         as u (id, token, reason, error)
     join dever.job as j on j.id = u.id and j.token = u.token
     where j.id = any (v_hold.held) and j.attempt >= j.max_attempts;
 
     update dever.job as j
     set
-        run_at = dever.clock() + dever.as_interval(
+        run_at = v_now + dever.as_interval(
             coalesce(
                 greatest(u.delay, 0),
                 (
@@ -279,7 +303,13 @@ begin
         worker = null,
         reason = pg_catalog.left(coalesce(u.reason, 'handler_failed'), 255),
         error = pg_catalog.left(u.error, 10000)
-    from pg_catalog.unnest(retry.ids, retry.tokens, retry.reasons, retry.errors, v_delays)
+    from rows from (
+        pg_catalog.unnest(retry.ids),
+        pg_catalog.unnest(retry.tokens),
+        pg_catalog.unnest(retry.reasons),
+        pg_catalog.unnest(retry.errors),
+        pg_catalog.unnest(v_delays)
+    )
         as u (id, token, reason, error, delay)
     where j.id = u.id
         and j.token = u.token
@@ -344,7 +374,11 @@ begin
         pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
         pg_catalog.array_agg(u.error)
     )
-    from pg_catalog.unnest(bury.ids, bury.reasons, bury.errors) as u (id, reason, error)
+    from rows from (
+        pg_catalog.unnest(bury.ids),
+        pg_catalog.unnest(bury.reasons),
+        pg_catalog.unnest(bury.errors)
+    ) as u (id, reason, error)
     where u.id = any (v_hold.held);
     return query select v.id, v.ok from dever.verdicts(bury.ids, v_hold.held, v_hold.busy) as v;
 end
@@ -401,7 +435,12 @@ begin
         worker = null,
         reason = u.reason,
         error = pg_catalog.left(u.error, 10000)
-    from pg_catalog.unnest(block.ids, block.tokens, block.reasons, block.errors)
+    from rows from (
+        pg_catalog.unnest(block.ids),
+        pg_catalog.unnest(block.tokens),
+        pg_catalog.unnest(block.reasons),
+        pg_catalog.unnest(block.errors)
+    )
         as u (id, token, reason, error)
     where j.id = u.id and j.token = u.token and j.id = any (v_hold.held);
     return query select v.id, v.ok from dever.verdicts(block.ids, v_hold.held, v_hold.busy) as v;
