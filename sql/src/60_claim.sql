@@ -7,7 +7,7 @@
 -- The head hint keeps the scan flat while some session holds an old snapshot and dead rows pile up in
 -- front: the setting dever.head_<queue id> of the session keeps where the last claim started. Digits
 -- only: contract hash, run_at and id of the bound, when the last full scan ran and what it cost, all
--- in microseconds. A full scan runs whenever the last one was cheap (under 2 ms) or 20 times its cost
+-- in microseconds. A full scan runs whenever the last one was cheap (2 ms, and 20 us a row) or 20 times its cost
 -- has passed; so a row that slips in below the bound (a late commit, a lease that ran out) waits at most
 -- that long. It is only ever a hint: anything else in the setting means no hint. Its timing is the one
 -- exception to dever.clock(): it measures cost, it decides about no job.
@@ -56,6 +56,7 @@ declare
     v_hint bigint[];
     v_started bigint;
     v_finished bigint;
+    v_cheap bigint := 2000 + 20 * claim.n;
     v_full boolean := true;
     v_bound_run_at timestamptz := '-infinity';
     v_bound_id bigint := 0;
@@ -92,7 +93,7 @@ begin
     if pg_catalog.current_setting(v_setting, true) ~ '^[0-9]{1,18}( [0-9]{1,18}){4}$' then
         v_hint := pg_catalog.string_to_array(pg_catalog.current_setting(v_setting, true), ' ')::bigint[];
         if v_hint[1] = v_contracts_hash % 1000000000000000000
-            and v_hint[5] > 2000
+            and v_hint[5] > v_cheap
             and v_started between v_hint[4] and v_hint[4] + 20 * v_hint[5]
         then
             v_full := false;
@@ -130,7 +131,7 @@ begin
         v_head_id := 0;
     end if;
     -- Written only when it will be used: after a dear scan, or while a bound is in force.
-    if not v_full or v_finished - v_started > 2000 then
+    if not v_full or v_finished - v_started > v_cheap then
         perform pg_catalog.set_config(
             v_setting,
             pg_catalog.concat_ws(
