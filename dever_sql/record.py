@@ -52,8 +52,24 @@ def record(cls: type[C], /) -> type[C]:
         made = dataclasses.dataclass(frozen=True, slots=True)(cls)
     except TypeError as error:
         raise DeclarationError(f"record {name} cannot be made: {error}") from None
+    _check_constructor(made)
     setattr(made, _MARK, True)
     return made
+
+
+def _check_constructor(cls: type) -> None:
+    """Refuse what would make a record differ from the payload it stands for."""
+    fields = {field.name: field.init for field in dataclasses.fields(cls)}
+    for name in [*inspect.signature(cls).parameters, *fields]:
+        if name.startswith("_"):
+            why = "a private field; everything in a payload is public"
+        elif name not in fields:
+            why = "an InitVar; it is not kept, so it cannot be stored"
+        elif not fields[name]:
+            why = "a field outside the constructor; it cannot be decoded"
+        else:
+            continue
+        raise DeclarationError(f"{cls.__name__}.{name} is {why}")
 
 
 def is_record(cls: type) -> bool:
