@@ -7,7 +7,7 @@ immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_catalog.btrim(value, E' \t\n\r\f\v') = ''
+    select pg_catalog.btrim(value, E' \t\n\r\f\x0b') = ''
 $$;
 
 comment on function dever.is_blank(text) is 'Nothing but ASCII whitespace (or nothing at all)';

@@ -291,13 +291,13 @@ begin
     update dever.job as j
     set
         run_at = v_now + dever.as_interval(
-            coalesce(
-                greatest(u.delay, 0),
-                (
+            case
+                when u.delay is not null then greatest(u.delay, 0)
+                else (
                     dever.backoff(j.attempt, j.backoff_base_us, j.backoff_max_us)
                     * (1 - j.backoff_jitter * pg_catalog.random())
                 )::bigint
-            )
+            end
         ),
         lease_until = null,
         worker = null,
