@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from pytest_postgresql.executors import NoopExecutor
 from pytest_postgresql.janitor import DatabaseJanitor
 
 from dever_sql.engine import Engine
+from dever_sql.postgres import PostgresEngine
 from dever_sql.sql_files import sql_directory
 
 MODULE_DATABASE = "dever_module"
@@ -118,9 +120,7 @@ class _database:
 
 @pytest.fixture(scope="module")
 def _pg_module_engine(_pg_module_url: str) -> Iterator[Installed]:
-    from dever_sql.database import open_engine
-
-    engine = open_engine(_pg_module_url)
+    engine = PostgresEngine(_pg_module_url)
     with psycopg.connect(_pg_module_url, autocommit=True) as connection:
         yield Installed(engine, PostgresClock(connection), PostgresRaw(connection), _pg_module_url)
     engine.close()
@@ -130,10 +130,13 @@ def _empty_postgres(connection: psycopg.Connection[Any]) -> None:
     # Identities go on: what a session remembers about a queue id never meets another queue.
     rows = connection.execute(
         "select format('%I.%I', schemaname, tablename) from pg_catalog.pg_tables"
-        " where schemaname = 'dever' and tablename <> 'installation'"
+        " where schemaname = 'dever' and tablename not in ('installation', 'sweep_cursor')"
     ).fetchall()
     connection.execute("set lock_timeout = '10s'")
     connection.execute(f"truncate {', '.join(name for (name,) in rows)}")
+    connection.execute(
+        "update dever.sweep_cursor set queue_id = 0, run_at = '-infinity', job_id = 0"
+    )
 
 
 # Both engines
@@ -149,13 +152,16 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Instal
         postgres.clock.set(START)
         yield postgres
         return
-    from dever_sql.sqlite import SQLiteEngine
+    from dever_sql.database import open_engine
 
     path = tmp_path / "jobs.db"
-    clock = SqliteClock()
-    engine = SQLiteEngine(path, clock=clock)
+    engine = open_engine(f"sqlite:///{path}")
     engine.install()
-    yield Installed(engine, clock, SqliteRaw(path), f"sqlite:///{path}")
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("pragma busy_timeout = 10000")
+    connection.execute("pragma synchronous = off")
+    yield Installed(engine, SqliteClock(connection), SqliteRaw(connection), f"sqlite:///{path}")
+    connection.close()
     engine.close()
 
 

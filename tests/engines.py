@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
@@ -61,20 +60,33 @@ class PostgresClock:
 
 
 class SqliteClock:
-    """The function that the SQLite engine of a test calls for the time."""
+    """Replaces the view `dever_clock` in the test's own database by one that reads a row."""
 
-    def __init__(self) -> None:
-        self.now = START
+    DEFINITION = (
+        "drop view dever_clock",
+        "create table dever_test_clock (now integer)",
+        "insert into dever_test_clock (now) values (0)",
+        "create view dever_clock (now) as select now from dever_test_clock",
+    )
 
-    def __call__(self) -> datetime:
-        return self.now
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        for statement in self.DEFINITION:
+            connection.execute(statement)
+        self.set(START)
 
     def set(self, instant: datetime) -> None:
+        self._connection.execute("update dever_test_clock set now = ?", [microseconds(instant)])
         self.now = instant
 
     def advance(self, duration: timedelta | float) -> datetime:
         self.set(self.now + _duration(duration))
         return self.now
+
+
+def microseconds(instant: datetime) -> int:
+    """How SQLite stores an instant."""
+    return (instant - datetime(1970, 1, 1, tzinfo=UTC)) // MICROSECOND
 
 
 class Raw(Protocol):
@@ -107,26 +119,23 @@ class PostgresRaw:
 
 
 class SqliteRaw:
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
 
     def change_job(self, id: int, **columns: Any) -> None:
         assignments = ", ".join(f"{name} = :{name}" for name in columns)
-        connection = sqlite3.connect(self.path, isolation_level=None)
-        try:
-            done = connection.execute(
-                f"update dever_job set {assignments} where id = :id", {**columns, "id": id}
-            )
-            assert done.rowcount == 1
-        finally:
-            connection.close()
+        values = {
+            name: microseconds(value) if isinstance(value, datetime) else value
+            for name, value in columns.items()
+        }
+        done = self.connection.execute(
+            f"update dever_job set {assignments} where id = :id", {**values, "id": id}
+        )
+        assert done.rowcount == 1
 
     def count(self, table: str) -> int:
-        connection = sqlite3.connect(self.path, isolation_level=None)
-        try:
-            return int(connection.execute(f"select count(*) from dever_{table}").fetchone()[0])
-        finally:
-            connection.close()
+        row = self.connection.execute(f"select count(*) from dever_{table}").fetchone()
+        return int(row[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def test_tokens_grow_over_all_jobs_and_queues(engine: Engine, clock: Clock) -> N
     tokens: list[int] = []
     for _ in range(3):
         for queue in ("one", "two"):
-            claimed = [job.token for job in claim(engine, contracts, queue=queue, n=10)]
+            claimed = [job.token for job in claim(engine, contracts, queue=queue, expect=5)]
             assert len(set(claimed)) == 5
             assert min(claimed) > max(tokens, default=0)
             tokens += claimed
@@ -183,7 +183,7 @@ def test_renew_gives_a_full_new_lease(engine: Engine, clock: Clock) -> None:
 def test_batch_has_one_verdict_per_row(engine: Engine, clock: Clock) -> None:
     contracts = register(engine)
     engine.enqueue_many(TARGET, ["a", "b", "c"])
-    a, b, c = claim(engine, contracts)
+    a, b, c = claim(engine, contracts, expect=3)
     verdicts = engine.renew(
         [c.id, 999_999_999, a.id, b.id], [c.token, 1, a.token + 99, b.token], LEASE
     )
@@ -257,7 +257,7 @@ def test_order_is_run_at_then_id(engine: Engine, clock: Clock) -> None:
     expected = [
         one.id for _, one in sorted(zip(minutes, done, strict=True), key=lambda p: (p[0], p[1].id))
     ]
-    got = [job.id for _ in range(4) for job in claim(engine, contracts, n=2)]
+    got = [job.id for _ in range(4) for job in claim(engine, contracts, n=2, expect=2)]
     assert got == expected
 
 
@@ -275,7 +275,7 @@ def test_n_is_bounded(engine: Engine) -> None:
     engine.enqueue(TARGET, "k")
     with pytest.raises(InvalidArgument):
         claim(engine, contracts, n=10_001)
-    assert len(claim(engine, contracts, n=10_000)) == 1
+    assert len(claim(engine, contracts, n=10_000, expect=1)) == 1
 
 
 @pytest.mark.req("R4.7")
@@ -283,7 +283,7 @@ def test_n_is_bounded(engine: Engine) -> None:
 def test_claim_takes_at_most_n(engine: Engine, n: int) -> None:
     contracts = register(engine)
     engine.enqueue_many(TARGET, ["a", "b", "c", "d"])
-    assert len(claim(engine, contracts, n=n)) == n
+    assert len(claim(engine, contracts, n=n, expect=n)) == n
 
 
 @pytest.mark.req("R4.5")
@@ -313,8 +313,8 @@ def test_worker_claims_only_its_contracts(engine: Engine) -> None:
     engine.enqueue("a.job.one", "k")
     engine.enqueue("a.job.two", "k")
     engine.send("default", "1")
-    assert [job.target for job in claim(engine, [one])] == ["a.job.one"]
-    assert [job.target for job in claim(engine, [one, two])] == ["a.job.two"]
+    assert [job.target for job in claim(engine, [one], expect=1)] == ["a.job.one"]
+    assert [job.target for job in claim(engine, [one, two], expect=1)] == ["a.job.two"]
     message = claim_one(engine, None)
     assert (message.target, message.fingerprint, message.key) == (None, None, None)
 
@@ -348,10 +348,10 @@ def test_last_attempt_is_never_claimed_again(
 def test_exhausted_jobs_hide_nothing(engine: Engine, clock: Clock) -> None:
     contracts = register(engine, declaration(retry=1))
     engine.enqueue_many(TARGET, [f"old{i}" for i in range(300)])
-    assert len(claim(engine, contracts, n=300)) == 300
+    assert len(claim(engine, contracts, n=300, expect=300)) == 300
     clock.advance(LEASE)
     fresh = engine.enqueue(TARGET, "fresh")
-    assert [job.id for job in claim(engine, contracts, n=1)] == [fresh.id]
+    assert [job.id for job in claim(engine, contracts, n=1, expect=1)] == [fresh.id]
 
 
 @pytest.mark.req("R7.1")
