@@ -112,6 +112,15 @@ class Cron:
             month = _next_month(month)
         return total
 
+    def last(self, boundary: datetime, until: datetime) -> datetime:
+        """The newest instant at or before `until`, at least the known `boundary`."""
+        walker: Any = croniter(self.spec, until.replace(second=0, microsecond=0) + MINUTE)
+        return max(boundary, cast(datetime, walker.get_prev(datetime)))
+
+    def following(self, boundary: datetime, instant: datetime) -> datetime:
+        """The first instant after `instant`, of whatever boundary."""
+        return next(self.after(instant))
+
     def same_as(self, other: Cron | Every) -> bool:
         """Whether both fire at the same instants, however they are spelt."""
         return isinstance(other, Cron) and self.rule == other.rule
@@ -136,6 +145,14 @@ class Every:
     def count(self, after: datetime, until: datetime) -> int:
         """How many boundaries there are in the interval (after, until], `after` being one."""
         return max(0, (until - after) // self.interval)
+
+    def last(self, boundary: datetime, until: datetime) -> datetime:
+        """The newest boundary at or before `until`, in the phase of the known `boundary`."""
+        return boundary + self.count(boundary, until) * self.interval
+
+    def following(self, boundary: datetime, instant: datetime) -> datetime:
+        """The first boundary after `instant`, in the phase of the known `boundary`."""
+        return boundary + ((instant - boundary) // self.interval + 1) * self.interval
 
     def same_as(self, other: Cron | Every) -> bool:
         return isinstance(other, Every) and self.interval == other.interval

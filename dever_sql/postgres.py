@@ -43,6 +43,7 @@ from .errors import (
     InvalidKey,
     InvalidName,
     InvalidPayload,
+    InvalidSpec,
     SchemaVersion,
     from_sqlstate,
 )
@@ -53,7 +54,7 @@ from .sql_files import sql_directory
 PROTOCOL: Final = (1, 1)
 """The range of protocols this package speaks; it must overlap with the database's (R9.2)."""
 
-_INSTALL_LOCK: Final = 7_310_313_925_218_271_588
+_INSTALL_LOCK: Final = 1_145_394_770
 """The advisory lock of everybody who installs; `deploy.sql` takes the same."""
 
 _JOB_COLUMNS: Final = (
@@ -443,7 +444,16 @@ class PostgresEngine:
         alive: timedelta,
         about: Mapping[str, Any] | None = None,
     ) -> list[Registered]:
-        rows = self._call(
+        return self._run(self.register_steps(worker, contracts, alive, about))
+
+    def register_steps(
+        self,
+        worker: str | None,
+        contracts: Sequence[Mapping[str, Any]],
+        alive: timedelta,
+        about: Mapping[str, Any] | None = None,
+    ) -> Steps:
+        rows = yield Statement(
             "select target, fingerprint, contract_id from dever.register(%(worker)s,"
             " %(contracts)s::jsonb, %(alive)s::interval, %(about)s::jsonb)",
             {
@@ -827,6 +837,7 @@ def _unfit_text(parameters: Mapping[str, Any]) -> DeverError:
         "queue": InvalidName,
         "job": InvalidName,
         "outbox": InvalidName,
+        "spec": InvalidSpec,
         "worker": InvalidName,
         "name": InvalidName,
         "owner": InvalidName,
