@@ -328,6 +328,16 @@ class Engine(Protocol):
         alive: timedelta,
         about: Mapping[str, Any] = ...,
     ) -> list[Registered]: ...
+    def register_steps(
+        self,
+        worker: str | None,
+        contracts: Sequence[Mapping[str, Any]],
+        alive: timedelta,
+        about: Mapping[str, Any] = ...,
+    ) -> Steps:
+        """`register` for a caller's SQLite transaction, which alone may write at that time."""
+        ...
+
     def alive(self, worker: str, alive: timedelta) -> bool: ...
     def leave(self, worker: str) -> bool: ...
     def claim(
