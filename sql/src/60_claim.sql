@@ -56,7 +56,7 @@ declare
     v_hint bigint[];
     v_started bigint;
     v_finished bigint;
-    v_cheap bigint := 2000 + 20 * claim.n;
+    v_cheap bigint := 2000 + 20::bigint * claim.n;
     v_full boolean := true;
     v_bound_run_at timestamptz := '-infinity';
     v_bound_id bigint := 0;

@@ -137,7 +137,11 @@ begin
         end if;
 
         if v_cursor.run_at < 'infinity' then
-            v_stale := dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us));
+            -- A paused queue blocks nothing: its workers may have been stopped on purpose.
+            v_stale := case
+                when v_queue.paused then '{}'
+                else dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us))
+            end;
             -- Live contracts whose programs all moved them to other queues.
             v_elsewhere := array(
                 select l.contract_id
