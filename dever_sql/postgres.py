@@ -494,7 +494,9 @@ class PostgresEngine:
         )
         return [Claimed(*row) for row in rows]
 
-    def renew(self, ids: Sequence[int], tokens: Sequence[int], lease: timedelta) -> list[Verdict]:
+    def renew(
+        self, ids: Sequence[int], tokens: Sequence[int], lease: timedelta | None
+    ) -> list[Verdict]:
         return self._verdicts(
             _RENEW,
             {"ids": number_array(ids), "tokens": number_array(tokens), "lease": _duration(lease)},
@@ -554,6 +556,9 @@ class PostgresEngine:
         )
         return [Fired(*row) for row in rows]
 
+    def next_tick_at(self) -> datetime | None:
+        return self._call("select dever.next_tick_at()", {})[0][0]
+
     def sleeper(self, queues: Sequence[str]) -> Sleeper:
         ids = [
             self._call("select dever.queue_for(%(queue)s)", {"queue": queue})[0][0]
@@ -573,6 +578,12 @@ class PostgresEngine:
         return self._call(
             "select dever.lock_acquire(%(name)s, %(owner)s, %(ttl)s::interval)",
             {"name": name, "owner": owner, "ttl": _duration(ttl)},
+        )[0][0]
+
+    def scheduler_acquire(self, owner: str, ttl: timedelta) -> int | None:
+        return self._call(
+            "select dever.scheduler_acquire(%(owner)s, %(ttl)s::interval)",
+            {"owner": owner, "ttl": _duration(ttl)},
         )[0][0]
 
     def lock_renew(self, name: str, owner: str, token: int, ttl: timedelta) -> bool:

@@ -69,24 +69,28 @@ comment on function dever.hold(bigint[], bigint[]) is
 -- One verdict per distinct id: true when held, null when busy, false when lost.
 create function dever.verdicts(ids bigint[], held bigint[], busy bigint[])
 returns table (id bigint, ok boolean)
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+    return query
     select
         i.id,
         case
-            when i.id = any (held) then true
-            when i.id = any (busy) then null
+            when i.id = any (verdicts.held) then true
+            when i.id = any (verdicts.busy) then null
             else false
         end
     from (
         select u.id, pg_catalog.min(u.ordinal) as ordinal
-        from pg_catalog.unnest(ids) with ordinality as u (id, ordinal)
+        from pg_catalog.unnest(verdicts.ids) with ordinality as u (id, ordinal)
         group by u.id
     ) as i
-    order by i.ordinal
+    order by i.ordinal;
+end
 $$;
 
 comment on function dever.verdicts(bigint[], bigint[], bigint[]) is 'One verdict per distinct id, in the caller''s order';
@@ -178,20 +182,17 @@ declare
     v_hold record;
     v_now timestamptz;
 begin
-    if v_lease is null then
-        raise exception using errcode = 'DV007', message = 'lease is missing', hint = 'give the new lease';
-    end if;
     v_hold := dever.hold(renew.ids, renew.tokens);
     v_now := dever.clock();
     update dever.job as j
-    set lease_until = v_now + dever.as_interval(v_lease)
+    set lease_until = v_now + dever.as_interval(coalesce(v_lease, j.visibility_us))
     where j.id = any (v_hold.held);
     return query select v.id, v.ok from dever.verdicts(renew.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
 
 comment on function dever.renew(bigint[], bigint[], interval) is
-'Extends claims to a full lease from now; false: the claim was lost';
+'Extends claims to a full lease from now (null: the row''s own visibility); false: the claim was lost';
 
 -- The jobs are done: they leave the live table as succeeded. One short transaction, or the handler's own
 -- when its effects and the completion shall be one commit.
@@ -218,15 +219,17 @@ comment on function dever.complete(bigint[], bigint[]) is 'Completes claimed job
 -- min(base * 2^(attempt - 1), max) in microseconds, exact and without overflow for any attempt.
 create function dever.backoff(attempt integer, base_us bigint, max_us bigint)
 returns bigint
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select case
+begin
+    return case
         when attempt > 62 or base_us > (max_us >> (greatest(attempt, 1) - 1)) then max_us
         else base_us << (greatest(attempt, 1) - 1)
-    end
+    end;
+end
 $$;
 
 comment on function dever.backoff(integer, bigint, bigint) is
