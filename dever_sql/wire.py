@@ -68,15 +68,16 @@ class Codec(Generic[P]):
     _encode: Convert
     _decode: Convert
 
-    def encode(self, payload: P) -> str:
+    def encode(self, payload: P, *, item: int | None = None) -> str:
         """The payload as compact JSON, members in the order of the record's fields.
 
-        Raises InvalidPayload naming the field that does not fit, never its value.
+        Raises InvalidPayload naming the field that does not fit, never its value. `item` is its
+        place in a batch, for that message.
         """
         try:
             return _write(self._encode(payload))
         except Fault as fault:
-            self._refuse(fault)
+            self._refuse(fault, item)
 
     def decode(self, text: str) -> P:
         """The payload that `text` holds.
@@ -89,10 +90,11 @@ class Codec(Generic[P]):
         except Fault as fault:
             self._refuse(fault)
 
-    def _refuse(self, fault: Fault) -> NoReturn:
+    def _refuse(self, fault: Fault, item: int | None = None) -> NoReturn:
+        place = "" if item is None else f" (item {item})"
         # From None: the fault's own causes hold pieces of the payload.
         raise InvalidPayload(
-            f"payload of job {self.target} does not fit: {fault}",
+            f"payload of job {self.target}{place} does not fit: {fault}",
             detail=f"target={self.target} fingerprint={self.fingerprint}",
             hint="a payload holds exactly the fields of the job's record; see the wire format",
         ) from None
