@@ -18,6 +18,9 @@
 -- is free again at once and history never slows a claim. A claim changes no indexed column, which
 -- keeps it a heap-only update (fillfactor leaves the room for it).
 --
+-- Small functions of the hot paths are PL/pgSQL although SQL would do: a pinned search_path keeps an SQL
+-- function from being inlined, and then every call parses and plans its body anew (10 to 100 us).
+--
 -- House rules: durations are bigint microseconds (an interval depends on session settings),
 -- time is read through dever.clock() alone, every function pins search_path, and the whole file
 -- is one transaction of the caller.
@@ -40,12 +43,14 @@ comment on schema dever is 'Dever SQL: durable jobs, schedules, queues, locks an
 
 create function dever.clock()
 returns timestamptz
-language sql
+language plpgsql
 stable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_catalog.clock_timestamp()
+begin
+    return pg_catalog.clock_timestamp();
+end
 $$;
 
 comment on function dever.clock() is
@@ -251,12 +256,14 @@ comment on table dever.sweep_cursor is
 
 create function dever.is_blank(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_catalog.btrim(value, E' \t\n\r\f\v') = ''
+begin
+    return pg_catalog.btrim(value, E' \t\n\r\f\x0b') = '';
+end
 $$;
 
 comment on function dever.is_blank(text) is 'Nothing but ASCII whitespace (or nothing at all)';
@@ -398,12 +405,14 @@ comment on function dever.positive_microseconds(interval, text) is
 
 create function dever.as_interval(microseconds bigint)
 returns interval
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select microseconds * interval '1 microsecond'
+begin
+    return microseconds * interval '1 microsecond';
+end
 $$;
 
 comment on function dever.as_interval(bigint) is 'The interval of so many microseconds';
@@ -1488,18 +1497,21 @@ comment on function dever.wake(bigint) is
 -- Whether a live worker runs this policy. Reads only.
 create function dever.is_policy_live(policy_id bigint, at_instant timestamptz)
 returns boolean
-language sql
+language plpgsql
 stable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select exists (
+#variable_conflict use_column
+begin
+    return exists (
         select
         from dever.worker_policy as wp
         join dever.worker as w on w.name = wp.worker
         where wp.policy_id = is_policy_live.policy_id
             and w.alive_until > is_policy_live.at_instant
-    )
+    );
+end
 $$;
 
 comment on function dever.is_policy_live(bigint, timestamptz) is
@@ -1790,25 +1802,28 @@ comment on function dever.leave(text) is 'A worker says that it stops; its lease
 
 create function dever.is_wire_decimal(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select value ~ '^-?(0|[1-9][0-9]*)(\\.[0-9]+)?(E[+-]?[0-9]{1,6})?$'
+begin
+    return value ~ '^-?(0|[1-9][0-9]*)([.][0-9]+)?(E[+-]?[0-9]{1,6})?$';
+end
 $$;
 
 comment on function dever.is_wire_decimal(text) is 'The form of an exact decimal on the wire';
 
 create function dever.is_wire_date(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- By arithmetic, not by a cast: a cast raises, and what it accepts depends on DateStyle.
-    select case
+    return case
         when value ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}$' and pg_catalog.substr(value, 1, 4) <> '0000'
             then
                 pg_catalog.substr(value, 6, 2)::integer between 1 and 12
@@ -1823,52 +1838,59 @@ as $$
                     else 28
                 end
         else false
-    end
+    end;
+end
 $$;
 
 comment on function dever.is_wire_date(text) is 'The form of a real calendar date on the wire, years 1 to 9999';
 
 create function dever.is_wire_time(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select value ~ '^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?$'
+begin
+    return value ~ '^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?$';
+end
 $$;
 
 comment on function dever.is_wire_time(text) is 'The form of a time of day on the wire';
 
 create function dever.is_wire_integer(value jsonb)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select case
+begin
+    return case
         when pg_catalog.jsonb_typeof(value) = 'number' and value::text ~ '^-?[0-9]{1,19}$'
             then value::text::numeric between -9223372036854775808 and 9223372036854775807
         else false
-    end
+    end;
+end
 $$;
 
 comment on function dever.is_wire_integer(jsonb) is 'A JSON integer of 64 bits, without fraction or exponent';
 
 create function dever.is_wire_float(value jsonb)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- Below 2^1024 - 2^970, where rounding to a float64 gives infinity.
-    select case
+    return case
         when pg_catalog.jsonb_typeof(value) = 'number'
             then pg_catalog.abs(value::text::numeric) < (2::numeric ^ 1024 - 2::numeric ^ 970)
         else false
-    end
+    end;
+end
 $$;
 
 comment on function dever.is_wire_float(jsonb) is 'A JSON number that is finite as a float64';
@@ -1988,43 +2010,49 @@ comment on function dever.scalar_fault(jsonb, jsonb) is 'Why a scalar does not f
 -- Any JSON value of kind "json": the limits that hold for every number in it.
 create function dever.json_fault(payload jsonb)
 returns text
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    with recursive
-    part as (
-        select payload as value
-        union all
-        select c.value
-        from part as p
-        cross join lateral (
-            select e.value
-            from pg_catalog.jsonb_array_elements(
-                case when pg_catalog.jsonb_typeof(p.value) = 'array' then p.value end
-            ) as e
+#variable_conflict use_column
+begin
+    -- jsonb writes every number as plain digits: short ones cannot be out of range.
+    if json_fault.payload::text !~ '[0-9]{19}' then
+        return null;
+    end if;
+    if exists (
+        with recursive
+        part as (
+            select json_fault.payload as value
             union all
-            select m.value
-            from pg_catalog.jsonb_each(
-                case when pg_catalog.jsonb_typeof(p.value) = 'object' then p.value end
-            ) as m
-        ) as c
-    )
-    select case
-        -- jsonb writes every number as plain digits: short ones cannot be out of range.
-        when payload::text !~ '[0-9]{19}' then null
-        when exists (
-            select
+            select c.value
             from part as p
-            where pg_catalog.jsonb_typeof(p.value) = 'number'
-                and not case
-                    when p.value::text ~ '^-?[0-9]+$' and pg_catalog.length(p.value::text) < 25
-                        then dever.is_wire_integer(p.value)
-                    else dever.is_wire_float(p.value)
-                end
-        ) then 'holds a number outside 64 bits'
-    end
+            cross join lateral (
+                select e.value
+                from pg_catalog.jsonb_array_elements(
+                    case when pg_catalog.jsonb_typeof(p.value) = 'array' then p.value end
+                ) as e
+                union all
+                select m.value
+                from pg_catalog.jsonb_each(
+                    case when pg_catalog.jsonb_typeof(p.value) = 'object' then p.value end
+                ) as m
+            ) as c
+        )
+        select
+        from part as p
+        where pg_catalog.jsonb_typeof(p.value) = 'number'
+            and not case
+                when p.value::text ~ '^-?[0-9]+$' and pg_catalog.length(p.value::text) < 25
+                    then dever.is_wire_integer(p.value)
+                else dever.is_wire_float(p.value)
+            end
+    ) then
+        return 'holds a number outside 64 bits';
+    end if;
+    return null;
+end
 $$;
 
 comment on function dever.json_fault(jsonb) is 'Why a free JSON value is refused, null when it is fine';
@@ -2573,16 +2601,20 @@ create function dever.enqueue(
     run_at timestamptz default null
 )
 returns table (id bigint, created boolean)
-language sql
+language plpgsql
 volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select m.id, m.created
+#variable_conflict use_column
+begin
+    select m.id, m.created into strict id, created
     from dever.enqueue_many(
         enqueue.job, array[enqueue.key], array[enqueue.payload], array[enqueue.run_at]
-    ) as m
+    ) as m;
+    return next;
+end
 $$;
 
 comment on function dever.enqueue(text, text, jsonb, timestamptz) is
@@ -2720,16 +2752,19 @@ create function dever.send(
     max_attempts integer default null
 )
 returns bigint
-language sql
+language plpgsql
 volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select dever.send_under(
+#variable_conflict use_column
+begin
+    return dever.send_under(
         dever.check_name(send.queue, 'queue'),
         send.payload, send.key, send.delay, send.run_at, send.expires, send.max_attempts
-    )
+    );
+end
 $$;
 
 comment on function dever.send(text, jsonb, text, interval, timestamptz, interval, integer) is
@@ -2855,7 +2890,7 @@ declare
     v_hint bigint[];
     v_started bigint;
     v_finished bigint;
-    v_cheap bigint := 2000 + 20 * claim.n;
+    v_cheap bigint := 2000 + 20::bigint * claim.n;
     v_full boolean := true;
     v_bound_run_at timestamptz := '-infinity';
     v_bound_id bigint := 0;
@@ -3055,24 +3090,28 @@ comment on function dever.hold(bigint[], bigint[]) is
 -- One verdict per distinct id: true when held, null when busy, false when lost.
 create function dever.verdicts(ids bigint[], held bigint[], busy bigint[])
 returns table (id bigint, ok boolean)
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
+#variable_conflict use_column
+begin
+    return query
     select
         i.id,
         case
-            when i.id = any (held) then true
-            when i.id = any (busy) then null
+            when i.id = any (verdicts.held) then true
+            when i.id = any (verdicts.busy) then null
             else false
         end
     from (
         select u.id, pg_catalog.min(u.ordinal) as ordinal
-        from pg_catalog.unnest(ids) with ordinality as u (id, ordinal)
+        from pg_catalog.unnest(verdicts.ids) with ordinality as u (id, ordinal)
         group by u.id
     ) as i
-    order by i.ordinal
+    order by i.ordinal;
+end
 $$;
 
 comment on function dever.verdicts(bigint[], bigint[], bigint[]) is 'One verdict per distinct id, in the caller''s order';
@@ -3164,20 +3203,17 @@ declare
     v_hold record;
     v_now timestamptz;
 begin
-    if v_lease is null then
-        raise exception using errcode = 'DV007', message = 'lease is missing', hint = 'give the new lease';
-    end if;
     v_hold := dever.hold(renew.ids, renew.tokens);
     v_now := dever.clock();
     update dever.job as j
-    set lease_until = v_now + dever.as_interval(v_lease)
+    set lease_until = v_now + dever.as_interval(coalesce(v_lease, j.visibility_us))
     where j.id = any (v_hold.held);
     return query select v.id, v.ok from dever.verdicts(renew.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
 
 comment on function dever.renew(bigint[], bigint[], interval) is
-'Extends claims to a full lease from now; false: the claim was lost';
+'Extends claims to a full lease from now (null: the row''s own visibility); false: the claim was lost';
 
 -- The jobs are done: they leave the live table as succeeded. One short transaction, or the handler's own
 -- when its effects and the completion shall be one commit.
@@ -3204,15 +3240,17 @@ comment on function dever.complete(bigint[], bigint[]) is 'Completes claimed job
 -- min(base * 2^(attempt - 1), max) in microseconds, exact and without overflow for any attempt.
 create function dever.backoff(attempt integer, base_us bigint, max_us bigint)
 returns bigint
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select case
+begin
+    return case
         when attempt > 62 or base_us > (max_us >> (greatest(attempt, 1) - 1)) then max_us
         else base_us << (greatest(attempt, 1) - 1)
-    end
+    end;
+end
 $$;
 
 comment on function dever.backoff(integer, bigint, bigint) is
@@ -3277,13 +3315,13 @@ begin
     update dever.job as j
     set
         run_at = v_now + dever.as_interval(
-            coalesce(
-                greatest(u.delay, 0),
-                (
+            case
+                when u.delay is not null then greatest(u.delay, 0)
+                else (
                     dever.backoff(j.attempt, j.backoff_base_us, j.backoff_max_us)
                     * (1 - j.backoff_jitter * pg_catalog.random())
                 )::bigint
-            )
+            end
         ),
         lease_until = null,
         worker = null,
@@ -3619,7 +3657,11 @@ begin
         end if;
 
         if v_cursor.run_at < 'infinity' then
-            v_stale := dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us));
+            -- A paused queue blocks nothing: its workers may have been stopped on purpose.
+            v_stale := case
+                when v_queue.paused then '{}'
+                else dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us))
+            end;
             -- Live contracts whose programs all moved them to other queues.
             v_elsewhere := array(
                 select l.contract_id

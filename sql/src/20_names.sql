@@ -2,12 +2,14 @@
 
 create function dever.is_blank(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select pg_catalog.btrim(value, E' \t\n\r\f\x0b') = ''
+begin
+    return pg_catalog.btrim(value, E' \t\n\r\f\x0b') = '';
+end
 $$;
 
 comment on function dever.is_blank(text) is 'Nothing but ASCII whitespace (or nothing at all)';
@@ -149,12 +151,14 @@ comment on function dever.positive_microseconds(interval, text) is
 
 create function dever.as_interval(microseconds bigint)
 returns interval
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select microseconds * interval '1 microsecond'
+begin
+    return microseconds * interval '1 microsecond';
+end
 $$;
 
 comment on function dever.as_interval(bigint) is 'The interval of so many microseconds';

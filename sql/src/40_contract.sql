@@ -3,18 +3,21 @@
 -- Whether a live worker runs this policy. Reads only.
 create function dever.is_policy_live(policy_id bigint, at_instant timestamptz)
 returns boolean
-language sql
+language plpgsql
 stable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select exists (
+#variable_conflict use_column
+begin
+    return exists (
         select
         from dever.worker_policy as wp
         join dever.worker as w on w.name = wp.worker
         where wp.policy_id = is_policy_live.policy_id
             and w.alive_until > is_policy_live.at_instant
-    )
+    );
+end
 $$;
 
 comment on function dever.is_policy_live(bigint, timestamptz) is

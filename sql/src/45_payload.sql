@@ -5,25 +5,28 @@
 
 create function dever.is_wire_decimal(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select value ~ '^-?(0|[1-9][0-9]*)(\\.[0-9]+)?(E[+-]?[0-9]{1,6})?$'
+begin
+    return value ~ '^-?(0|[1-9][0-9]*)([.][0-9]+)?(E[+-]?[0-9]{1,6})?$';
+end
 $$;
 
 comment on function dever.is_wire_decimal(text) is 'The form of an exact decimal on the wire';
 
 create function dever.is_wire_date(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- By arithmetic, not by a cast: a cast raises, and what it accepts depends on DateStyle.
-    select case
+    return case
         when value ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}$' and pg_catalog.substr(value, 1, 4) <> '0000'
             then
                 pg_catalog.substr(value, 6, 2)::integer between 1 and 12
@@ -38,52 +41,59 @@ as $$
                     else 28
                 end
         else false
-    end
+    end;
+end
 $$;
 
 comment on function dever.is_wire_date(text) is 'The form of a real calendar date on the wire, years 1 to 9999';
 
 create function dever.is_wire_time(value text)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select value ~ '^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?$'
+begin
+    return value ~ '^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?$';
+end
 $$;
 
 comment on function dever.is_wire_time(text) is 'The form of a time of day on the wire';
 
 create function dever.is_wire_integer(value jsonb)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    select case
+begin
+    return case
         when pg_catalog.jsonb_typeof(value) = 'number' and value::text ~ '^-?[0-9]{1,19}$'
             then value::text::numeric between -9223372036854775808 and 9223372036854775807
         else false
-    end
+    end;
+end
 $$;
 
 comment on function dever.is_wire_integer(jsonb) is 'A JSON integer of 64 bits, without fraction or exponent';
 
 create function dever.is_wire_float(value jsonb)
 returns boolean
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
+begin
     -- Below 2^1024 - 2^970, where rounding to a float64 gives infinity.
-    select case
+    return case
         when pg_catalog.jsonb_typeof(value) = 'number'
             then pg_catalog.abs(value::text::numeric) < (2::numeric ^ 1024 - 2::numeric ^ 970)
         else false
-    end
+    end;
+end
 $$;
 
 comment on function dever.is_wire_float(jsonb) is 'A JSON number that is finite as a float64';
@@ -203,43 +213,49 @@ comment on function dever.scalar_fault(jsonb, jsonb) is 'Why a scalar does not f
 -- Any JSON value of kind "json": the limits that hold for every number in it.
 create function dever.json_fault(payload jsonb)
 returns text
-language sql
+language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
-    with recursive
-    part as (
-        select payload as value
-        union all
-        select c.value
-        from part as p
-        cross join lateral (
-            select e.value
-            from pg_catalog.jsonb_array_elements(
-                case when pg_catalog.jsonb_typeof(p.value) = 'array' then p.value end
-            ) as e
+#variable_conflict use_column
+begin
+    -- jsonb writes every number as plain digits: short ones cannot be out of range.
+    if json_fault.payload::text !~ '[0-9]{19}' then
+        return null;
+    end if;
+    if exists (
+        with recursive
+        part as (
+            select json_fault.payload as value
             union all
-            select m.value
-            from pg_catalog.jsonb_each(
-                case when pg_catalog.jsonb_typeof(p.value) = 'object' then p.value end
-            ) as m
-        ) as c
-    )
-    select case
-        -- jsonb writes every number as plain digits: short ones cannot be out of range.
-        when payload::text !~ '[0-9]{19}' then null
-        when exists (
-            select
+            select c.value
             from part as p
-            where pg_catalog.jsonb_typeof(p.value) = 'number'
-                and not case
-                    when p.value::text ~ '^-?[0-9]+$' and pg_catalog.length(p.value::text) < 25
-                        then dever.is_wire_integer(p.value)
-                    else dever.is_wire_float(p.value)
-                end
-        ) then 'holds a number outside 64 bits'
-    end
+            cross join lateral (
+                select e.value
+                from pg_catalog.jsonb_array_elements(
+                    case when pg_catalog.jsonb_typeof(p.value) = 'array' then p.value end
+                ) as e
+                union all
+                select m.value
+                from pg_catalog.jsonb_each(
+                    case when pg_catalog.jsonb_typeof(p.value) = 'object' then p.value end
+                ) as m
+            ) as c
+        )
+        select
+        from part as p
+        where pg_catalog.jsonb_typeof(p.value) = 'number'
+            and not case
+                when p.value::text ~ '^-?[0-9]+$' and pg_catalog.length(p.value::text) < 25
+                    then dever.is_wire_integer(p.value)
+                else dever.is_wire_float(p.value)
+            end
+    ) then
+        return 'holds a number outside 64 bits';
+    end if;
+    return null;
+end
 $$;
 
 comment on function dever.json_fault(jsonb) is 'Why a free JSON value is refused, null when it is fine';

@@ -308,16 +308,20 @@ create function dever.enqueue(
     run_at timestamptz default null
 )
 returns table (id bigint, created boolean)
-language sql
+language plpgsql
 volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select m.id, m.created
+#variable_conflict use_column
+begin
+    select m.id, m.created into strict id, created
     from dever.enqueue_many(
         enqueue.job, array[enqueue.key], array[enqueue.payload], array[enqueue.run_at]
-    ) as m
+    ) as m;
+    return next;
+end
 $$;
 
 comment on function dever.enqueue(text, text, jsonb, timestamptz) is
@@ -455,16 +459,19 @@ create function dever.send(
     max_attempts integer default null
 )
 returns bigint
-language sql
+language plpgsql
 volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select dever.send_under(
+#variable_conflict use_column
+begin
+    return dever.send_under(
         dever.check_name(send.queue, 'queue'),
         send.payload, send.key, send.delay, send.run_at, send.expires, send.max_attempts
-    )
+    );
+end
 $$;
 
 comment on function dever.send(text, jsonb, text, interval, timestamptz, interval, integer) is
