@@ -39,7 +39,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                return Repeated(name)
+                return Repeated(members, name)
             seen.add(name)
     return members
 
@@ -175,7 +175,7 @@ def _check_count(plain: Any) -> None:
         count += 1
         if type(value) is list:
             waiting.extend(cast("list[Any]", value))
-        elif type(value) is dict:
+        elif isinstance(value, dict):
             waiting.extend(cast("dict[str, Any]", value).values())
     if count > VALUE_LIMIT:
         raise Fault(f"holds more than {VALUE_LIMIT:,} values")

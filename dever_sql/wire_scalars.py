@@ -55,11 +55,14 @@ class Fault(Exception):
 
 
 class Repeated(dict[str, Any]):
-    """A JSON object with a member that is there more than once; no decoder accepts it."""
+    """A JSON object with a member that is there more than once; the last value is kept.
 
-    def __init__(self, member: str) -> None:
-        super().__init__()
-        self.member = member
+    No record accepts it. In a `Json` value repeated members are not kept (R2.1), as in jsonb.
+    """
+
+    def __init__(self, members: dict[str, Any], repeated: str) -> None:
+        super().__init__(members)
+        self.repeated = repeated
 
 
 def wrong_kind(expected: str, value: object) -> Fault:
@@ -308,7 +311,7 @@ def _decode_json(value: Any, room: int) -> Any:
     kind: object = cast("object", type(value))
     if kind is str:
         return text(value)
-    if kind is dict:
+    if kind is dict or kind is Repeated:
         _check_room(room)
         return {text(key): _decode_json(item, room - 1) for key, item in value.items()}
     if kind is list:
@@ -318,8 +321,6 @@ def _decode_json(value: Any, room: int) -> Any:
         return value if INT64_MIN <= value <= INT64_MAX else _large_number(value)
     if kind is float:
         return decode_number(value)
-    if kind is Repeated:
-        raise Fault("holds a member more than once")
     return value
 
 

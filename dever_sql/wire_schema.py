@@ -258,7 +258,7 @@ def _record_shape(cls: type, shapes: dict[str, Shape]) -> Shape:
 
 def _not_an_object(value: object) -> Fault:
     if isinstance(value, Repeated):
-        return _at(value.member, "is there more than once")
+        return _at(value.repeated, "is there more than once")
     return wrong_kind("object", value)
 
 
