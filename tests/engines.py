@@ -100,6 +100,10 @@ class Raw(Protocol):
         """Rows of `job` or `finished`."""
         ...
 
+    def execute(self, text: str) -> None:
+        """Run a statement in which `{schedule}` stands for the table of that name."""
+        ...
+
 
 class PostgresRaw:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -116,6 +120,9 @@ class PostgresRaw:
         row = self.connection.execute(f"select count(*) from dever.{table}").fetchone()
         assert row is not None
         return int(row[0])
+
+    def execute(self, text: str) -> None:
+        self.connection.execute(text.format_map(_Tables("dever.")))
 
 
 class SqliteRaw:
@@ -136,6 +143,20 @@ class SqliteRaw:
     def count(self, table: str) -> int:
         row = self.connection.execute(f"select count(*) from dever_{table}").fetchone()
         return int(row[0])
+
+    def execute(self, text: str) -> None:
+        self.connection.execute(text.format_map(_Tables("dever_")))
+
+
+class _Tables(dict[str, str]):
+    """Full names of tables by their short ones."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def __missing__(self, table: str) -> str:
+        return self._prefix + table
 
 
 @dataclass(frozen=True, slots=True)
