@@ -86,6 +86,20 @@ _ADVICE: Final[dict[object, str]] = {
 }
 
 
+def scalar_names() -> frozenset[str]:
+    """The scalar types by dotted name, for `dever check`, which loads no program."""
+    return frozenset(_dotted(kind) for kind in _SCALARS)
+
+
+def advice_by_name() -> dict[str, str]:
+    """What is said about types that are refused, by dotted name, for `dever check`."""
+    return {_dotted(subject): advice for subject, advice in _ADVICE.items()}
+
+
+def _dotted(subject: Any) -> str:
+    return "None" if subject is None else f"{subject.__module__}.{subject.__qualname__}"
+
+
 def compile_record(cls: type) -> Shape:
     """The shape of a record and everything in it. Raises DeclarationError naming the field."""
     return _Compiler().record(cls, cls.__name__, 1)
