@@ -260,9 +260,14 @@ class PostgresEngine:
                 " dever_admin",
             )
         if state[:2] == "22":
-            fault = InvalidPayload if _has_payload(parameters) else InvalidArgument
+            wide = state == "22003" and any(_is_wide(value) for value in parameters.values())
+            fault = InvalidPayload if _has_payload(parameters) and not wide else InvalidArgument
             # The server's text may quote the value.
             return fault(f"PostgreSQL cannot store a value of this call (SQLSTATE {state})")
+        if state == "54001" and _has_payload(parameters):
+            return InvalidPayload(
+                "payload is nested too deeply", hint="a payload has at most 64 levels"
+            )
         return DeverError(
             f"PostgreSQL refused the call (SQLSTATE {state}): {error.diag.message_primary}"
         )
@@ -453,6 +458,12 @@ class PostgresEngine:
         alive: timedelta,
         about: Mapping[str, Any] | None = None,
     ) -> Steps:
+        for contract in contracts:
+            # Inside jsonb the server would call it a payload's fault.
+            for member in ("target", "queue"):
+                text = contract.get(member)
+                if isinstance(text, str) and not _is_storable(text):
+                    raise _unfit_text({"name": text})
         rows = yield Statement(
             "select target, fingerprint, contract_id from dever.register(%(worker)s,"
             " %(contracts)s::jsonb, %(alive)s::interval, %(about)s::jsonb)",
@@ -836,6 +847,11 @@ def _own(error: object) -> DeverError | None:
 
 def _has_payload(parameters: Mapping[str, Any]) -> bool:
     return "payload" in parameters or "payloads" in parameters
+
+
+def _is_wide(value: object) -> bool:
+    """An integer that no `integer` of the database can hold."""
+    return isinstance(value, int) and not -(2**31) <= value < 2**31
 
 
 def _unfit_text(parameters: Mapping[str, Any]) -> DeverError:
