@@ -571,11 +571,10 @@ class PostgresEngine:
         return self._call("select dever.next_tick_at()", {})[0][0]
 
     def sleeper(self, queues: Sequence[str]) -> Sleeper:
-        ids = [
-            self._call("select dever.queue_for(%(queue)s)", {"queue": queue})[0][0]
-            for queue in queues
-        ]
-        return PostgresSleeper(self._pool, ids)
+        rows = self._call(
+            "select dever.queue_ids(cast(%(queues)s as text[]))", {"queues": text_array(queues)}
+        )
+        return PostgresSleeper(self._pool, [row[0] for row in rows])
 
     def _verdicts(self, text: str, parameters: Mapping[str, Any]) -> list[Verdict]:
         return [Verdict(id, ok) for id, ok in self._call(text, parameters)]

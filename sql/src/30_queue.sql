@@ -60,3 +60,21 @@ $$;
 
 comment on function dever.wake(bigint) is
 'Notifies channel "dever" with the queue id, once per transaction, and only when a worker sleeps';
+
+-- The ids of queues, which are created when new: what a worker that goes to sleep takes its locks for and
+-- hears in notifications. Expects names of queues that it registered or claims from.
+create function dever.queue_ids(queues text[])
+returns setof bigint
+language sql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select dever.queue_for(q.name)
+    from (select distinct u.name from pg_catalog.unnest(queue_ids.queues) as u (name)) as q
+    where q.name is not null
+    order by q.name collate "C"
+$$;
+
+comment on function dever.queue_ids(text[]) is 'The ids of queues, for a worker that sleeps over them';
