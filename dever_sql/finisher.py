@@ -101,7 +101,8 @@ class Finisher:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join(timeout=5.0)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
 
     def _serve(self) -> None:
         while True:

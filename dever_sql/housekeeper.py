@@ -33,7 +33,8 @@ class Housekeeper:
 
     def close(self) -> None:
         self._ended.set()
-        self._thread.join(timeout=5.0)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
 
     def sweep(self) -> int:
         """Sweep once; the number of rows dealt with."""

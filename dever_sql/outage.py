@@ -51,13 +51,13 @@ class Outage:
 
     def over(self) -> None:
         """A call succeeded."""
-        if self._since is None:
+        if self._since is None:  # the usual case, without the lock
             return
         with self._lock:
-            if self._since is None:
-                return
-            seconds = time.monotonic() - self._since
-            self._since = None
+            since, self._since = self._since, None
+        if since is None:
+            return
+        seconds = time.monotonic() - since
         log_event(
             "info", "database available again", worker=self._worker, seconds=round(seconds, 1)
         )

@@ -56,7 +56,8 @@ class Renewer:
 
     def close(self) -> None:
         self._ended.set()
-        self._thread.join(timeout=5.0)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
 
     def _serve(self) -> None:
         backoff = Backoff()
