@@ -175,5 +175,10 @@ from json_each(:durations) as d;
 
 -- name: check_lengths
 insert into dever_check_lengths (expected, actual)
-select :expected, coalesce(json_array_length(l.value), :expected)
-from json_each(:lists) as l;
+select :expected, l.value
+from json_each(:lengths) as l;
+
+-- Nothing, as an INSERT.
+
+-- name: take_write_lock
+insert into dever_raise (message) values (null);

@@ -272,6 +272,7 @@ returning id;
 
 -- name: send_find
 select j.id
-from dever_job as j
-inner join dever_queue as q on q.id = j.queue_id
-where q.name = :queue and j.target is null and j.key = :key;
+from json_each(:items) as i
+inner join dever_queue as q on q.name = :queue
+inner join dever_job as j
+    on j.target is null and j.queue_id = q.id and j.key = i.value ->> 1;

@@ -23,8 +23,10 @@ where :n > 10000;
 -- name: claim_check_names
 insert into dever_check_name (name)
 select iif(substr(:queue, 1, 8) = '__dever_', 'reserved', :queue)
+where :n > 0
 union all
-select :worker;
+select :worker
+where :n > 0;
 
 -- name: claim_pick
 select j.id

@@ -9,11 +9,6 @@
 -- [id, token, reason, error, delay]; of several for one id the first counts. last: the attempt was the
 -- row's last.
 
--- name: check_items
-insert into dever_check_lengths (expected, actual)
-select :expected, l.value
-from json_each(:lengths) as l;
-
 -- name: hold
 select
     j.id,
@@ -76,7 +71,7 @@ end > 0;
 delete from dever_job
 where id in (select i.value ->> 0 from json_each(:items) as i);
 
--- A full new lease from now.
+-- A full new lease from now; null: the row's own visibility.
 
 -- name: renew
 update dever_job

@@ -58,9 +58,10 @@ select 'DV007 InvalidArgument: n is ' || :n || ', at most 100,000 rows can be sw
 hint: call it again instead'
 where :n > 100000;
 
--- name: sweep_cursor
-select queue_id, run_at, job_id
-from dever_sweep_cursor;
+-- Where a pass begins, and where the cursor goes when one came to the end.
+
+-- name: sweep_start
+select 0, -9223372036854775808, 0;
 
 -- The parts of a pass that lie at or behind the cursor, in order: for each queue its due rows, then its
 -- blocked rows. from_run_at and from_id: where in the part to go on.

@@ -158,7 +158,7 @@ select
     coalesce(p.backoff_jitter, 0),
     :now + s.expires_us,
     :now,
-    coalesce(p.target, 'queue:' || q.name),
+    p.target,
     '__dever_cron:' || s.name || ':' || w.value,
     s.payload
 from dever_schedule as s
@@ -167,7 +167,7 @@ inner join dever_queue as q on q.id = coalesce(p.queue_id, s.queue_id)
 cross join json_each(:windows) as w
 where s.name = :name and s.declared = :declared
 order by w.key
-on conflict (target, key) do nothing
+on conflict do nothing
 returning id, key;
 
 -- name: schedule_move

@@ -18,23 +18,30 @@ select l.name, l.owner, l.token, l.expires_at
 from dever_lock as l
 where l.expires_at > (select c.now from dever_clock as c);
 
--- lock_acquire: no row while anyone holds the lock, the same owner included. Two statements.
+-- lock_acquire: no row while anyone holds the lock, the same owner included; when there is one, its
+-- token is taken from the sequence.
 
--- name: lock_token
-update dever_sequence
-set value = value + 1
-where name = 'token'
-returning value;
+-- name: lock_check
+insert into dever_raise (message)
+select 'DV007 InvalidArgument: a lock needs an owner and a ttl
+hint: name the process that holds it, and how long without renewal'
+where :owner is null or trim(:owner, char(32, 9, 10, 13, 12, 11)) = '' or :ttl_us is null;
 
 -- name: lock_acquire
 insert into dever_lock (name, owner, token, expires_at)
-select :name, :owner, :token, c.now + :ttl_us
+select :name, :owner, s.value + 1, c.now + :ttl_us
 from dever_clock as c
+inner join dever_sequence as s on s.name = 'token'
 where true
 on conflict (name) do update
 set owner = excluded.owner, token = excluded.token, expires_at = excluded.expires_at
 where dever_lock.expires_at <= (select c.now from dever_clock as c)
 returning token;
+
+-- name: lock_token
+update dever_sequence
+set value = :token
+where name = 'token';
 
 -- A full new ttl from now. No row: lost or expired, nothing changed.
 

@@ -2,22 +2,21 @@
 --
 -- An outbox is a queue under a reserved name, which send and schedule refuse, with its own defaults.
 
--- insert into dever_outbox_enqueue (outbox, payload, key) values (...): joins the caller's
--- transaction. A key that is unfinished in this outbox inserts nothing. Defaults: 60 s visibility, 5
--- attempts, backoff from 5 s. Raises DV001, DV002, DV005, DV006, DV007.
-create view dever_outbox_enqueue (outbox, payload, key, max_attempts) as
+-- Checks a message for an outbox and creates the outbox at first use: 60 s visibility, 5 attempts,
+-- backoff from 5 s. Raises DV001, DV002, DV005, DV006, DV007.
+create view dever_outbox_for (outbox, payload, key, max_attempts) as
 select null, null, null, null
 where false;
 
-create trigger dever_outbox_enqueue_call
-instead of insert on dever_outbox_enqueue
+create trigger dever_outbox_for_call
+instead of insert on dever_outbox_for
 begin
     insert into dever_check_name (name) values (new.outbox);
-    insert into dever_check_message (key, payload, run_at)
-    values (new.key, coalesce(new.payload, 'null'), null);
-    select raise(abort, 'DV007 InvalidArgument: max_attempts is below 1
+    insert into dever_check_message (payload, key, run_at)
+    values (coalesce(new.payload, 'null'), new.key, null);
+    select raise(abort, 'DV007 InvalidArgument: max_attempts is not between 1 and 2147483647
 hint: it is the total number of deliveries, the first included')
-    where new.max_attempts < 1;
+    where new.max_attempts not between 1 and 2147483647;
     insert into dever_queue (name, visibility_us, max_attempts, backoff_base_us, created_at)
     select '__dever_outbox:' || new.outbox, 60000000, 5, 5000000, c.now
     from dever_clock as c
@@ -26,6 +25,19 @@ hint: it is the total number of deliveries, the first included')
         from dever_queue as q
         where q.name = '__dever_outbox:' || new.outbox
     );
+end;
+
+-- For any language: joins the caller's transaction. A key that is unfinished in this outbox inserts
+-- nothing.
+create view dever_outbox_enqueue (outbox, payload, key, max_attempts) as
+select null, null, null, null
+where false;
+
+create trigger dever_outbox_enqueue_call
+instead of insert on dever_outbox_enqueue
+begin
+    insert into dever_outbox_for (outbox, payload, key, max_attempts)
+    values (new.outbox, new.payload, new.key, new.max_attempts);
     insert into dever_insert_job (
         queue_id, run_at, max_attempts, contract_id, visibility_us, backoff_base_us, backoff_max_us,
         backoff_jitter, target, key, payload
@@ -39,13 +51,15 @@ hint: it is the total number of deliveries, the first included')
         q.backoff_base_us,
         q.backoff_max_us,
         0,
-        'queue:' || q.name,
+        null,
         new.key,
         coalesce(new.payload, 'null')
     from dever_queue as q
     where q.name = '__dever_outbox:' || new.outbox;
 end;
 
--- name: outbox_enqueue
-insert into dever_outbox_enqueue (outbox, payload, key, max_attempts)
+-- The engine checks with this, then inserts with send_insert, which gives the id.
+
+-- name: outbox_check
+insert into dever_outbox_for (outbox, payload, key, max_attempts)
 values (:outbox, :payload, :key, :max_attempts);

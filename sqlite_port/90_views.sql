@@ -281,7 +281,7 @@ where id < coalesce(:before, 9223372036854775807)
     and (:target is null or target = :target)
     and (:key is null or key = :key)
 order by id desc
-limit :limit;
+limit max(:limit, 0);
 
 -- name: jobs_of_target
 select *
@@ -292,7 +292,7 @@ where target = :target
     and (:queue is null or queue = :queue)
     and (:key is null or key = :key)
 order by id desc
-limit :limit;
+limit max(:limit, 0);
 
 -- name: jobs_dead
 select *
@@ -302,7 +302,7 @@ where id < coalesce(:before, 9223372036854775807)
     and (:target is null or target = :target)
     and (:key is null or key = :key)
 order by id desc
-limit :limit;
+limit max(:limit, 0);
 
 -- name: jobs_blocked
 select *
@@ -312,7 +312,7 @@ where id < coalesce(:before, 9223372036854775807)
     and (:target is null or target = :target)
     and (:key is null or key = :key)
 order by id desc
-limit :limit;
+limit max(:limit, 0);
 
 -- name: queues
 select *
