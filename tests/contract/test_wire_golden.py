@@ -26,7 +26,7 @@ def outcome(engine: Engine, target: str, case: WireCase) -> str | None:
             return f"{case.label}: {case.path} is not in: {message[:200]}"
         return None
     except Exception as error:  # so that one table shows every case
-        return f"{case.label}: {type(error).__name__}: {str(error)[:200]}"
+        return None if case.unparsable else f"{case.label}: {error!r}"
     return None if case.path is None else f"{case.label}: accepted"
 
 

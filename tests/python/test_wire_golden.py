@@ -9,11 +9,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from wire_cases import WireCase, cases, schemas
 
 from dever_sql.errors import InvalidPayload
 from dever_sql.record import Json, ModelId, record
 from dever_sql.wire import Codec, codec_for, fingerprint_of
-from wire_cases import WireCase, cases, schemas
 
 _SCALARS: dict[str, Any] = {
     "bool": bool,
