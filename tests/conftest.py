@@ -27,6 +27,7 @@ from pytest_postgresql.janitor import DatabaseJanitor
 from dever_sql.engine import Engine
 from dever_sql.postgres import PostgresEngine
 from dever_sql.sql_files import sql_directory
+from dever_sql.sqlite import SQLiteEngine
 
 MODULE_DATABASE = "dever_module"
 
@@ -152,10 +153,9 @@ def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Instal
         postgres.clock.set(START)
         yield postgres
         return
-    from dever_sql.database import open_engine
-
     path = tmp_path / "jobs.db"
-    engine = open_engine(f"sqlite:///{path}")
+    # Not "full": the tests that pull the plug make their own engine.
+    engine = SQLiteEngine(path, synchronous="normal")
     engine.install()
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("pragma busy_timeout = 10000")
