@@ -30,7 +30,7 @@ MAX_TIMEOUT_MS: Final = 3_600_000
 _NAME_BYTES: Final = 255
 _RESERVED: Final = "__dever_"
 _BLANK: Final = " \t\n\v\f\r"
-_MISSED: Final[tuple[Missed, ...]] = ("catch_up", "latest", "skip")
+MISSED: Final[tuple[Missed, ...]] = ("catch_up", "latest", "skip")
 
 _PlainHandler: TypeAlias = Callable[[], Coroutine[Any, Any, None]] | Callable[[], None]
 _Handler: TypeAlias = Callable[[P], Coroutine[Any, Any, None]] | Callable[[P], None]
@@ -413,7 +413,11 @@ _HOW_CRON: Final = 'write @jobs.cron("0 3 * * *", retry=3, timeout=30_000) above
 def _target(handler: FunctionType, name: object) -> str:
     if name is None:
         name = f"{module_name(handler.__module__)}.{handler.__qualname__}"
-    subject = f"the target of job {handler.__name__}"
+    return check_target(f"the target of job {handler.__name__}", name)
+
+
+def check_target(subject: str, name: object) -> str:
+    """A name that a job may have. Raises DeclarationError; `dever check` asks the same."""
     target = _check_name(subject, name)
     if ":" in target:
         raise DeclarationError(f"{subject} contains a colon", hint="use dots: shop.order.send")
@@ -462,8 +466,8 @@ def _checked_schedule(spec: object, missed: object) -> CronSchedule:
     if not isinstance(spec, str):
         raise DeclarationError(f"a cron spec must be text, got {type(spec).__name__}")
     parse(spec)
-    if missed not in _MISSED:
+    if missed not in MISSED:
         raise DeclarationError(
-            "missed of a cron job is none of its policies", hint=f"one of {', '.join(_MISSED)}"
+            "missed of a cron job is none of its policies", hint=f"one of {', '.join(MISSED)}"
         )
     return CronSchedule(spec, missed)
