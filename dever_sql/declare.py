@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast,
 from . import enqueue
 from .engine import Enqueued, Missed
 from .enqueue import ABSENT, Entry
-from .errors import DeclarationError
+from .errors import DeclarationError, DeverError, InvalidName, ReservedName
 from .record import module_name
 from .signature import check_handler, payload_type, takes_input
 from .wire import Codec, codec_for
@@ -283,12 +283,12 @@ class CronDeclaration:
 class Jobs:
     """The jobs of one job source: `jobs = Jobs(database="default")`, bound to one database (R1.2).
 
-    `queue` is the line of work they all sit in.
+    `queue` is the line of work they all sit in. Raises InvalidName, ReservedName (R7.1).
     """
 
     def __init__(self, database: str = "default", queue: str = "default") -> None:
-        _check_name("the database", database)
-        _check_name("the queue", queue)
+        _check_name("the database", database, DeclarationError, DeclarationError)
+        _check_name("the queue", queue, InvalidName, ReservedName)
         self.database = database
         self.queue = queue
 
@@ -418,30 +418,31 @@ def _target(handler: FunctionType, name: object) -> str:
 
 def check_target(subject: str, name: object) -> str:
     """A name that a job may have. Raises DeclarationError; `dever check` asks the same."""
-    target = _check_name(subject, name)
+    target = _check_name(subject, name, DeclarationError, DeclarationError)
     if ":" in target:
         raise DeclarationError(f"{subject} contains a colon", hint="use dots: shop.order.send")
     return target
 
 
-def _check_name(subject: str, name: object) -> str:
+def _check_name(
+    subject: str, name: object, invalid: type[DeverError], reserved: type[DeverError]
+) -> str:
     """The rule of R7.1 for what stands in a declaration, so that it fails where it is written."""
     if not isinstance(name, str):
-        raise DeclarationError(f"{subject} must be text, got {type(name).__name__}")
+        raise invalid(f"{subject} must be text, got {type(name).__name__}")
+    hint = f"give a name of 1 to {_NAME_BYTES} bytes that is not only whitespace"
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise DeclarationError(f"{subject} holds a lone surrogate") from None
+        raise invalid(f"{subject} holds a lone surrogate", hint=hint) from None
     if not name.strip(_BLANK):
-        raise DeclarationError(f"{subject} is empty", hint="give a name of 1 to 255 bytes")
+        raise invalid(f"{subject} is empty", hint=hint)
     if size > _NAME_BYTES:
-        raise DeclarationError(
-            f"{subject} is {size} bytes long", hint="give a name of 1 to 255 bytes"
-        )
+        raise invalid(f"{subject} is {size} bytes long", hint=hint)
     if "\0" in name:
-        raise DeclarationError(f"{subject} holds U+0000")
+        raise invalid(f"{subject} holds U+0000", hint=hint)
     if name.startswith(_RESERVED):
-        raise DeclarationError(
+        raise reserved(
             f"{subject} is reserved", hint=f"names that start with {_RESERVED} belong to Dever SQL"
         )
     return name
