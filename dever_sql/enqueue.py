@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from .engine import Engine, Enqueued, Steps
-from .errors import InvalidArgument, InvalidKey, UnknownJob
+from .errors import InvalidArgument, InvalidKey, InvalidPayload, UnknownJob
 
 if TYPE_CHECKING:
     from .declare import Job
+    from .wire import Codec
 
 ABSENT: Final = object()
 """Stands for a payload that was not given."""
@@ -78,9 +79,9 @@ def insert(job: Job[Any], entries: Sequence[Entry], connection: object | None) -
     from . import database
 
     batch = _Batch(job, entries)
-    engine = database.engine_for(job.database)
     if connection is None:
         connection = database.current_transaction(job.database)
+    engine = database.engine_for(job.database)
     if connection is None:
         return _insert_alone(engine, batch)
     if _needs_registration(engine, batch):
@@ -99,9 +100,9 @@ async def ainsert(
     from . import database
 
     batch = _Batch(job, entries)
-    engine = await asyncio.to_thread(database.engine_for, job.database)
     if connection is None:
         connection = database.current_transaction(job.database)
+    engine = await asyncio.to_thread(database.engine_for, job.database)
     if connection is None:
         return await asyncio.to_thread(_insert_alone, engine, batch)
     if _needs_registration(engine, batch):
@@ -121,9 +122,10 @@ class _Batch:
         self._job = job
         alone = len(entries) == 1
         self._keys = [_key(entry.key) for entry in entries]
-        self._payloads: list[str] = []
-        for number, entry in enumerate(entries, 1):
-            self._payloads.append(codec.encode(entry.payload, item=None if alone else number))
+        self._payloads = [
+            _payload(job, codec, entry, None if alone else number)
+            for number, entry in enumerate(entries, 1)
+        ]
         run_ats = [entry.run_at for entry in entries]
         self._run_ats = run_ats if any(run_ats) else None
 
@@ -166,6 +168,16 @@ def _register(engine: Engine, batch: _Batch) -> None:
     batch.register(engine)
     with _registered_lock:
         _registered.setdefault(engine, set()).add(batch.contract)
+
+
+def _payload(job: Job[Any], codec: Codec[Any], entry: Entry, item: int | None) -> str:
+    if (entry.payload is ABSENT) is job.takes_input:
+        name = job.handler.__name__
+        call = f"{name}.enqueue({'payload, ' if job.takes_input else ''}key=...)"
+        raise InvalidPayload(
+            f"job {job.target} takes {'a' if job.takes_input else 'no'} payload", hint=f"use {call}"
+        )
+    return codec.encode(None if entry.payload is ABSENT else entry.payload, item=item)
 
 
 def _key(key: object) -> str:
