@@ -23,6 +23,7 @@ from psycopg.rows import tuple_row
 
 from .engine import Engine, Statement, Steps
 from .errors import CrossDatabaseError, InvalidArgument
+from .transaction import ThreadedSqlite, sqlite_rows
 
 _Rows = list[tuple[Any, ...]]
 _known_lock = threading.Lock()
@@ -180,12 +181,17 @@ class _Sqlite3(_Link):
     __slots__ = ()
 
     def execute(self, statement: Statement) -> _Rows:
-        cursor: sqlite3.Cursor = self.connection.cursor(sqlite3.Cursor)
-        cursor.row_factory = None
-        try:
-            return cursor.execute(statement.text, statement.parameters).fetchall()
-        finally:
-            cursor.close()
+        return sqlite_rows(self.connection, statement.text, statement.parameters)
+
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
+
+
+class _ThreadedSqlite(_Link):
+    __slots__ = ()
+
+    async def aexecute(self, statement: Statement) -> _Rows:
+        return await self.connection.execute(statement.text, statement.parameters)
 
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
@@ -253,6 +259,8 @@ def _link(connection: object) -> _Link:
         given = inner
     if isinstance(given, sqlite3.Connection):
         return _Sqlite3(given, "sqlite")
+    if isinstance(given, ThreadedSqlite):
+        return _ThreadedSqlite(given, "sqlite", is_async=True)
     if isinstance(given, psycopg.Connection):
         return _Psycopg(given, "postgresql", identity=given)
     if isinstance(given, psycopg.AsyncConnection):

@@ -51,8 +51,6 @@ class Outage:
 
     def over(self) -> None:
         """A call succeeded."""
-        if self._since is None:  # the usual case, without the lock
-            return
         with self._lock:
             since, self._since = self._since, None
         if since is None:

@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -131,15 +132,34 @@ _CONFIGURE_QUEUE: Final = (
 class PostgresEngine:
     """Dever SQL in the database at `url`. Connects at the first call, not before.
 
-    `connections`: how many it opens at most for calls (sleepers have one each beside them).
+    `connections`: how many it opens at most, `transaction()` included; each sleeping worker has
+    one more. Renewals have their own, so that no other call can hold them up.
     """
 
     kind: Literal["postgresql", "sqlite"] = "postgresql"
 
-    def __init__(self, url: str, *, connections: int = 10, connect_timeout: float = 10.0) -> None:
-        self._pool = Pool(url, size=connections, connect_timeout=connect_timeout)
+    def __init__(
+        self,
+        url: str,
+        *,
+        connections: int = 10,
+        connect_timeout: float = 10.0,
+        statement_timeout_ms: int | None = None,
+    ) -> None:
+        def pool(size: int) -> Pool:
+            return Pool(
+                url,
+                size=max(1, size),
+                connect_timeout=connect_timeout,
+                statement_timeout_ms=statement_timeout_ms,
+            )
+
+        self._pool = pool((connections - 1) // 2)
+        self._renewals = pool(1)
+        self._transactions = pool(connections // 2)
         self._checked = False
         self._check_lock = threading.Lock()
+        self._id: str | None = None
 
     def __repr__(self) -> str:
         return f"PostgresEngine({self._pool.shown_url!r})"
@@ -155,7 +175,9 @@ class PostgresEngine:
         return rows[0][0], rows[0][1]
 
     def installation_id(self) -> str:
-        return str(self._call("select dever.installation_id()::text", {})[0][0])
+        if self._id is None:
+            self._id = str(self._call("select dever.installation_id()::text", {})[0][0])
+        return self._id
 
     def clock(self) -> datetime:
         return self._call("select dever.clock()", {})[0][0]
@@ -180,8 +202,17 @@ class PostgresEngine:
                 raise self._own_error(error, {}) from None
         return brought
 
+    def lend(self) -> AbstractContextManager[Session]:
+        """A session for a transaction of the program's own."""
+        return self._transactions.session()
+
+    async def open_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        """An async connection for a transaction of the program's own, which closes it."""
+        return await self._transactions.open_async()
+
     def close(self) -> None:
-        self._pool.close()
+        for pool in (self._pool, self._renewals, self._transactions):
+            pool.close()
 
     def _version(self, session: Session) -> str | None:
         try:
@@ -212,13 +243,18 @@ class PostgresEngine:
     # --- calls ------------------------------------------------------------------------------
 
     def _call(
-        self, text: str, parameters: Mapping[str, Any], *, check: bool = True
+        self,
+        text: str,
+        parameters: Mapping[str, Any],
+        *,
+        check: bool = True,
+        pool: Pool | None = None,
     ) -> list[tuple[Any, ...]]:
         if check and not self._checked:
             self._check_protocol()
         for attempt in range(4):
             try:
-                with self._pool.session() as session:
+                with (pool or self._pool).session() as session:
                     rows = session.execute(text, parameters, binary=True).fetchall()  # pyright: ignore[reportArgumentType, reportCallIssue]
                     if session.in_transactions:
                         session.commit()
@@ -477,10 +513,12 @@ class PostgresEngine:
         return [Registered(*row) for row in rows]
 
     def alive(self, worker: str, alive: timedelta) -> bool:
-        return self._yes(
+        rows = self._call(
             "select dever.alive(%(worker)s, %(alive)s::interval)",
             {"worker": worker, "alive": _duration(alive)},
+            pool=self._renewals,
         )
+        return bool(rows[0][0])
 
     def leave(self, worker: str) -> bool:
         return self._yes("select dever.leave(%(worker)s)", {"worker": worker})
@@ -508,10 +546,12 @@ class PostgresEngine:
     def renew(
         self, ids: Sequence[int], tokens: Sequence[int], lease: timedelta | None
     ) -> list[Verdict]:
-        return self._verdicts(
+        rows = self._call(
             _RENEW,
             {"ids": number_array(ids), "tokens": number_array(tokens), "lease": _duration(lease)},
+            pool=self._renewals,
         )
+        return [Verdict(id, ok) for id, ok in rows]
 
     def complete(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
         return self._verdicts(_COMPLETE, {"ids": number_array(ids), "tokens": number_array(tokens)})

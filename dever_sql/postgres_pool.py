@@ -24,6 +24,9 @@ CALL_TIMEOUT: Final = 60.0
 """Seconds without an answer after which a connection counts as lost: a network that swallows
 packets gives no error by itself."""
 
+_LENDING_PATIENCE: Final = 30.0
+"""Seconds to wait for another thread to give a connection back."""
+
 _KEEPALIVE: Final = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
@@ -127,8 +130,16 @@ class Pool:
     A session that failed, or that the server ended while it lay idle, is thrown away.
     """
 
-    def __init__(self, url: str, *, size: int, connect_timeout: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        size: int,
+        connect_timeout: float,
+        statement_timeout_ms: int | None = None,
+    ) -> None:
         self._url = url
+        self._statement_timeout_ms = statement_timeout_ms
         self._connect_timeout = connect_timeout
         self._size = size
         self._free: list[Session] = []
@@ -144,15 +155,7 @@ class Pool:
     def open(self) -> Session:
         """A new session outside the pool; the caller closes it."""
         try:
-            given = conninfo.conninfo_to_dict(self._url)
-            options: dict[str, Any] = {
-                "connect_timeout": max(1, round(self._connect_timeout)),
-                "application_name": "dever",
-                **_KEEPALIVE,
-                **given,
-                "client_encoding": "utf8",
-            }
-            session = Session.connect(**options, autocommit=True)
+            session = Session.connect(**self._options(), autocommit=True)
         except (psycopg.Error, OSError, ValueError) as error:
             raise unavailable(error, self.shown_url) from None
         try:
@@ -164,6 +167,29 @@ class Pool:
             session.close()
             raise
         return session
+
+    async def open_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        """A new async connection outside the pool; the caller closes it."""
+        try:
+            return await psycopg.AsyncConnection[tuple[Any, ...]].connect(
+                **self._options(), autocommit=True, prepare_threshold=None
+            )
+        except (psycopg.Error, OSError, ValueError) as error:
+            raise unavailable(error, self.shown_url) from None
+
+    def _options(self) -> dict[str, Any]:
+        given = conninfo.conninfo_to_dict(self._url)
+        options: dict[str, Any] = {
+            "connect_timeout": max(1, round(self._connect_timeout)),
+            "application_name": "dever",
+            **_KEEPALIVE,
+            **given,
+            "client_encoding": "utf8",
+        }
+        if self._statement_timeout_ms is not None:
+            asked = f"-c statement_timeout={self._statement_timeout_ms}"
+            options["options"] = f"{given.get('options') or ''} {asked}".strip()
+        return options
 
     def _prepare(self, session: Session) -> None:
         encoding, pid, isolation = session.execute(
@@ -180,7 +206,10 @@ class Pool:
         session.pooled = pid != session.info.backend_pid
         session.prepare_threshold = None if session.pooled else 2
         if session.pooled:
-            session.in_transactions = isolation != "read committed"
+            if isolation != "read committed":
+                session.in_transactions = True
+                session.autocommit = False
+                session.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             self._tell_pooled()
         elif isolation != "read committed":
             # A stricter default would turn ordinary races for a row into errors.
@@ -203,8 +232,14 @@ class Pool:
 
     @contextmanager
     def session(self) -> Generator[Session]:
-        """Borrow a session; waits while all of them are lent."""
-        with self._slots:
+        """Borrow a session; waits a while when all of them are lent."""
+        if not self._slots.acquire(timeout=_LENDING_PATIENCE):
+            raise DatabaseUnavailable(
+                f"all {self._size} connections to {self.shown_url} have been in use for"
+                f" {_LENDING_PATIENCE:.0f} s",
+                hint="raise database.<name>.connections, or keep transactions shorter",
+            )
+        try:
             session = self._take() or self.open()
             healthy = False
             try:
@@ -212,6 +247,8 @@ class Pool:
                 healthy = True
             finally:
                 self._give_back(session, healthy)
+        finally:
+            self._slots.release()
 
     def discard_idle(self) -> None:
         """Close what lies idle: the server behind it is gone or not the right one any more."""

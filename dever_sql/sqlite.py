@@ -252,6 +252,10 @@ class SQLiteEngine:
     def translate(self, error: Exception, statement: Statement) -> Exception:
         return caller_error(error, statement.parameters)
 
+    def wake(self) -> None:
+        """Somebody else of this process committed: workers that sleep look again."""
+        self._file.wake()
+
     # --- workers ----------------------------------------------------------------------------
 
     def register(
