@@ -101,8 +101,8 @@ def enqueue(
     run_ats: Sequence[datetime | None] | None,
 ) -> Steps:
     """enqueue_many, or with a fingerprint enqueue_as: a list of Enqueued."""
-    _storable("keys", keys)
-    _storable("payloads", payloads)
+    _storable("key", keys)
+    _storable("payload", payloads)
     yield step("enqueue_check_job", job=job, fingerprint=fingerprint)
     yield from _lengths(len(keys), payloads, run_ats)
     texts = payloads or ["null"] * len(keys)
@@ -319,7 +319,7 @@ def block(
     reasons: Sequence[str | None],
     errors: Sequence[str | None] | None,
 ) -> Steps:
-    _storable("reasons", reasons)
+    _storable("reason", reasons)
     yield step("block_check", reasons=_array(reasons))
     held = yield from _hold(ids, tokens, reasons, errors)
     if held:
@@ -345,8 +345,8 @@ def _hold(
     delays: Sequence[int | None] | None = None,
 ) -> Steps:
     """Rows (id, reason, error, delay, last, ordinal) of the claims that are still in force."""
-    _storable("reasons", reasons)
-    _storable("errors", errors)
+    _storable("reason", reasons)
+    _storable("error", errors)
     yield from _lengths(len(ids), tokens, reasons, errors, delays)
     none: list[None] = [None] * len(ids)
     items = zip(ids, tokens, reasons or none, errors or none, delays or none, strict=True)

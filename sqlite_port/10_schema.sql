@@ -70,7 +70,7 @@ create table dever_contract (
 ) strict;
 
 -- The wire schema of a contract, one row a node, so that a payload can be checked by joins. Filled
--- by a trigger of 40_contract. `optional` nodes are folded into `nullable`. The root has parent 0
+-- by a trigger of 40_contract. `optional` nodes are folded into `nullable`. The root has parent -1
 -- and name ''; a list's item has name ''; a record's fields have their name and position. fields:
 -- how many a record has; label: the name of a record or an enum; allowed: the values of an enum.
 create table dever_schema_node (

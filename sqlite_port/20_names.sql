@@ -52,7 +52,7 @@ begin
     select case
         when new.key is null or trim(new.key, char(32, 9, 10, 13, 12, 11)) = ''
             then raise(abort, 'DV006 InvalidKey: the idempotency key is missing or blank
-hint: name the business event, for example receipt 7')
+hint: name the business event, for example receipt:7')
         when typeof(new.key) <> 'text'
             then raise(abort, 'DV006 InvalidKey: the idempotency key is not text')
         when length(cast(new.key as blob)) > 1024

@@ -43,7 +43,7 @@ begin
     )
     select
         new.id,
-        coalesce(record.id, list.id, 0),
+        coalesce(record.id, list.id, -1),
         coalesce(field.value ->> 'name', ''),
         node.id,
         coalesce(field.key, 0),

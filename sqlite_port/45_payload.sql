@@ -31,35 +31,37 @@ hint: store the data in a table of your own and send its id',
         end
     );
 
-    -- Text that PostgreSQL cannot store or that is no Unicode. `\\` is respelt first, so that every
-    -- backslash left begins an escape; a lone surrogate is read by glob as U+FFFD.
+    -- U+0000, which PostgreSQL cannot store and SQLite cuts at. `\\` is respelt first, so that every
+    -- backslash that is left begins an escape.
     insert into dever_raise (message)
     select 'DV005 InvalidPayload: ' || new.subject || ' does not fit: payload'
-        || substr(t.fullkey, 2) || ' contains U+0000, which cannot be stored'
+        || replace(replace(substr(t.fullkey, 2), '"', ''), '\ue000dever-nul', '')
+        || ' holds U+0000'
     from json_tree(
         replace(replace(new.payload, '\\', '\u005c'), '\u0000', '\ue000dever-nul')
     ) as t
     where instr(replace(new.payload, '\\', ''), '\u0000') > 0
         and (
             instr(t.key, char(57344) || 'dever-nul') > 0
-            or (
-                t.type = 'text'
-                and instr(t.atom, char(57344) || 'dever-nul') > 0
-            )
+            or (t.type = 'text' and instr(t.atom, char(57344) || 'dever-nul') > 0)
         )
     limit 1;
+
+    -- Half of a surrogate pair, or what is no UTF-8: glob reads either as U+FFFD, and U+FFFE and
+    -- U+FFFF too, so those that really stand there are taken out first.
     insert into dever_raise (message)
     select 'DV005 InvalidPayload: ' || new.subject || ' does not fit: payload'
-        || substr(t.fullkey, 2) || ' contains a lone surrogate'
-    from json_tree(new.payload) as t
-    where (
-        lower(new.payload) glob '*\ud[89a-f]*'
-        or replace(new.payload, char(65533), '') glob '*' || char(65533) || '*'
-    )
-    and (
-        replace(t.key, char(65533), '') glob '*' || char(65533) || '*'
-        or (t.type = 'text' and replace(t.atom, char(65533), '') glob '*' || char(65533) || '*')
-    )
+        || replace(substr(t.fullkey, 2), '"', '') || ' holds a lone surrogate'
+    from (
+        select t.fullkey, t.key, iif(t.type = 'text', t.atom, null) as atom
+        from json_tree(new.payload) as t
+        where lower(new.payload) glob '*\ud[89a-f]*'
+            or new.payload glob '*' || char(65533) || '*'
+    ) as t
+    where replace(replace(replace(t.key, char(65533), ''), char(65534), ''), char(65535), '')
+        glob '*' || char(65533) || '*'
+        or replace(replace(replace(t.atom, char(65533), ''), char(65534), ''), char(65535), '')
+        glob '*' || char(65533) || '*'
     limit 1;
 
     -- Only a text this long or with this many brackets can pass the other two limits.
@@ -96,7 +98,8 @@ hint: store the data in a table of your own and send its id'
         );
 end;
 
--- Raises DV005 when a number of a free JSON value (a message) is beyond 64 bits.
+-- Raises DV005 when a number of a free JSON value (a message) is beyond 64 bits: an integer of more
+-- than the 17 digits that a float64 can need, or infinity.
 create view dever_check_json (payload, subject) as
 select null, null
 where false;
@@ -108,8 +111,15 @@ begin
     select 'DV005 InvalidPayload: ' || new.subject || ' holds a number outside 64 bits
 hint: send large numbers as text'
     from json_tree(new.payload) as t
-    where (t.type = 'integer' and typeof(t.atom) <> 'integer')
-        or (t.type = 'real' and abs(t.atom) > 1.7976931348623157e308)
+    where t.type in ('integer', 'real')
+        and typeof(t.atom) = 'real'
+        and (
+            abs(t.atom) > 1.7976931348623157e308
+            or (
+                t.type = 'integer'
+                and length(rtrim(ltrim(new.payload -> t.fullkey, '-'), '0')) > 17
+            )
+        )
     limit 1;
 end;
 
@@ -130,14 +140,27 @@ begin
     select
         'DV005 InvalidPayload: payload of job ' || new.target
         || coalesce(' (item ' || new.item || ')', '') || ' does not fit: payload'
-        || (select substr(t.fullkey, 2) from json_tree(new.payload) as t where t.id = f.id)
-        || coalesce('.' || f.name, '') || ' ' || f.fault || '
+        -- SQLite quotes a name with an underscore.
+        || replace(
+            (select substr(t.fullkey, 2) from json_tree(new.payload) as t where t.id = f.id),
+            '"', ''
+        )
+        -- Cut: a client chose this name, and an error line should stay a line.
+        || coalesce('.' || substr(f.name, 1, 100), '') || ' ' || f.fault || '
 hint: send the fields that the job declares; dever_contract.wire_schema shows them'
     from (
         with recursive
         value as materialized (
             select t.id, t.parent, t.key, t.type, t.atom
             from json_tree(new.payload) as t
+        ),
+        -- As in dever_check_json.
+        large as materialized (
+            select t.id
+            from json_tree(new.payload) as t
+            where t.type = 'integer'
+                and typeof(t.atom) = 'real'
+                and length(rtrim(ltrim(new.payload -> t.fullkey, '-'), '0')) > 17
         ),
         -- Every value with its node of the schema, in the schema's order by rank; unknown members
         -- have no node. What lies below a free JSON value is walked with that node.
@@ -147,7 +170,7 @@ hint: send the fields that the job declares; dever_contract.wire_schema shows th
                 n.fields, ''
             from value as v
             inner join dever_schema_node as n
-                on n.contract_id = new.contract_id and n.parent = 0 and n.name = ''
+                on n.contract_id = new.contract_id and n.parent = -1 and n.name = ''
             where v.parent is null
             union all
             select
@@ -185,14 +208,21 @@ hint: send the fields that the job declares; dever_contract.wire_schema shows th
             group by m.parent, m.node
         ),
         fault (id, name, rank, fault) as (
+            select m.parent, m.key, m.rank, 'is not a known field'
+            from member as m
+            where m.node is null
+            union all
             select m.id, null, m.rank, case
-                when m.node is null then 'is not a known field'
                 when m.type = 'null' and m.nullable then null
                 when m.kind = 'json'
                     then iif(
-                        (m.type = 'integer' and typeof(m.atom) <> 'integer')
-                        or (m.type = 'real' and abs(m.atom) > 1.7976931348623157e308),
-                        'holds a number outside 64 bits', null
+                        typeof(m.atom) = 'real'
+                        and (
+                            abs(m.atom) > 1.7976931348623157e308
+                            or (m.type = 'integer' and m.id in (select l.id from large as l))
+                        ),
+                        'holds a number outside 64 bits',
+                        null
                     )
                 when m.kind = 'record'
                     then iif(
@@ -364,6 +394,7 @@ hint: send the fields that the job declares; dever_contract.wire_schema shows th
                     )
             end
             from member as m
+            where m.node is not null
             union all
             select p.id, null, p.rank, 'is given twice'
             from present as p
@@ -388,7 +419,7 @@ hint: send the fields that the job declares; dever_contract.wire_schema shows th
         select f.id, f.name, f.fault
         from fault as f
         where f.fault is not null
-        order by f.rank, f.id
+        order by f.rank, f.name, f.id
         limit 1
     ) as f;
 end;
