@@ -7,10 +7,12 @@
 -- The head hint keeps the scan flat while some session holds an old snapshot and dead rows pile up in
 -- front: the setting dever.head_<queue id> of the session keeps where the last claim started. Digits
 -- only: contract hash, run_at and id of the bound, when the last full scan ran and what it cost, all
--- in microseconds. A full scan runs whenever the last one was cheap (2 ms, and 20 us a row) or 20 times its cost
--- has passed; so a row that slips in below the bound (a late commit, a lease that ran out) waits at most
--- that long. It is only ever a hint: anything else in the setting means no hint. Its timing is the one
--- exception to dever.clock(): it measures cost, it decides about no job.
+-- in microseconds. A scan was dear when it took more than 2 ms and 20 us a row, and walked more index
+-- entries than 1,000 and 10 a row (a busy machine alone makes no scan dear; without track_counts only
+-- time tells). After a dear one the scans start at the bound until 20 times its cost has passed, so a
+-- row that slips in below the bound (a late commit, a lease that ran out) waits at most that long. It is
+-- only ever a hint: anything else in the setting means no hint. Its timing is the one exception to
+-- dever.clock(): it measures cost, it decides about no job.
 
 -- Returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt counted.
 -- One short transaction of its own; locks only the rows it takes, skipping rows that others lock.
@@ -45,6 +47,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -57,6 +60,8 @@ declare
     v_started bigint;
     v_finished bigint;
     v_cheap bigint := 2000 + 20::bigint * claim.n;
+    v_entries bigint;
+    v_dear boolean;
     v_full boolean := true;
     v_bound_run_at timestamptz := '-infinity';
     v_bound_id bigint := 0;
@@ -93,7 +98,6 @@ begin
     if pg_catalog.current_setting(v_setting, true) ~ '^[0-9]{1,18}( [0-9]{1,18}){4}$' then
         v_hint := pg_catalog.string_to_array(pg_catalog.current_setting(v_setting, true), ' ')::bigint[];
         if v_hint[1] = v_contracts_hash % 1000000000000000000
-            and v_hint[5] > v_cheap
             and v_started between v_hint[4] and v_hint[4] + 20 * v_hint[5]
         then
             v_full := false;
@@ -103,6 +107,7 @@ begin
     end if;
 
     -- Read into a variable: a volatile clock in the condition could not bound the index scan.
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned('dever.job_claim_idx'::pg_catalog.regclass);
     v_now := dever.clock();
     select pg_catalog.array_agg(c.ctid), (pg_catalog.array_agg(c.run_at))[1], (pg_catalog.array_agg(c.id))[1]
     into v_ctids, v_head_run_at, v_head_id
@@ -110,6 +115,7 @@ begin
         select j.ctid, j.run_at, j.id
         from dever.job as j
         where j.queue_id = v_queue_id
+            and j.queue_id > 0
             and j.run_at <= v_now
             and (j.run_at, j.id) >= (v_bound_run_at, v_bound_id)
             and (j.lease_until is null or j.lease_until <= v_now)
@@ -130,8 +136,11 @@ begin
         v_head_run_at := greatest(v_bound_run_at, v_now - interval '100 milliseconds');
         v_head_id := 0;
     end if;
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned('dever.job_claim_idx'::pg_catalog.regclass)
+        - v_entries;
+    v_dear := v_finished - v_started > v_cheap and (v_entries = 0 or v_entries > 1000 + 10::bigint * claim.n);
     -- Written only when it will be used: after a dear scan, or while a bound is in force.
-    if not v_full or v_finished - v_started > v_cheap then
+    if not v_full or v_dear then
         perform pg_catalog.set_config(
             v_setting,
             pg_catalog.concat_ws(
