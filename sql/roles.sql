@@ -45,6 +45,7 @@ grant execute on function dever.register(text, jsonb, interval, jsonb) to dever_
 grant execute on function
     dever.alive(text, interval),
     dever.leave(text),
+    dever.queue_ids(text[]),
     dever.claim(text, text, integer, interval, integer[]),
     dever.renew(bigint[], bigint[], interval),
     dever.complete(bigint[], bigint[]),
@@ -53,7 +54,9 @@ grant execute on function
     dever.block(bigint[], bigint[], text[], text[]),
     dever.release(bigint[], bigint[]),
     dever.tick(integer),
+    dever.next_tick_at(),
     dever.sweep(integer),
+    dever.scheduler_acquire(text, interval),
     dever.lock_acquire(text, text, interval),
     dever.lock_renew(text, text, bigint, interval),
     dever.lock_release(text, text, bigint)
@@ -76,5 +79,11 @@ to dever_admin;
 grant select on
     dever.jobs, dever.dead, dever.blocked, dever.queues, dever.schedules, dever.workers, dever.locks
 to dever_observe, dever_worker, dever_admin;
-grant execute on function dever.get_job(bigint), dever.may_see_payload(), dever.as_interval(bigint)
+grant execute on function
+    dever.get_job(bigint),
+    dever.may_see_payload(),
+    dever.schedule_state(text, boolean),
+    dever.as_interval(bigint),
+    dever.oldest_due(bigint),
+    dever.later_counts(bigint)
 to dever_observe, dever_worker, dever_admin;

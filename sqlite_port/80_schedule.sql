@@ -1,12 +1,12 @@
 -- Schedules: declared cron and schedule(...) in one table, fired by one tick.
 --
 -- next_at is the cursor: the first window that is neither fired nor skipped. A tick inserts the
--- occurrences of due rows and moves their cursors in one transaction, so a window is created at most
--- once however many tick; the key of an occurrence names its window. The cursor only moves on,
+-- occurrences of due rows and moves their cursors in one transaction, so a window is created at
+-- most once however many tick; the key of an occurrence names its window. The cursor only moves on,
 -- except by rewind_schedule.
 --
--- A declared schedule follows the policy in force of its target (dever_declared_policy); register and
--- tick bring the table up to date, nothing is ever deleted there.
+-- A declared schedule follows the policy in force of its target (dever_declared_policy); register
+-- and tick bring the table up to date, nothing is ever deleted there.
 --
 -- Differs by necessity: there is no compiled rule here and no 25_cron.sql. dever_sql/cron.py parses
 -- specs and finds instants, dever_sql/sqlite_schedule.py runs the statements below.
@@ -35,7 +35,8 @@ create table dever_schedule (
 create index dever_schedule_next_at_idx on dever_schedule (next_at);
 
 -- The policies that declared schedules fire under. A target without one is orphaned: some worker is
--- live and none of them runs what declares it. While no worker is live the newest declaration stands.
+-- live and none of them runs what declares it. While no worker is live the newest declaration
+-- stands.
 create view dever_declared_policy as
 select p.*
 from dever_current_policy as p
@@ -140,7 +141,8 @@ where s.next_at <= :now
 order by s.fault is not null, s.next_at, s.name
 limit :n;
 
--- Occurrences of one schedule, due now, under the defaults of now. windows: JSON array of microseconds.
+-- Occurrences of one schedule, due now, under the defaults of now. windows: JSON array of
+-- microseconds.
 
 -- name: schedule_fire
 insert into dever_job (

@@ -1,8 +1,8 @@
 -- Named locks with a lease and a fencing token.
 --
--- A row is a lock that somebody took; expired ones may be taken over by the next lock_acquire. Tokens
--- come from one sequence, so whoever takes a lock later carries a larger one: hand it to what the
--- lock protects, and a holder that was frozen past its lease can be told from the new one.
+-- A row is a lock that somebody took; expired ones may be taken over by the next lock_acquire.
+-- Tokens come from one sequence, so whoever takes a lock later carries a larger one: hand it to
+-- what the lock protects, and a holder that was frozen past its lease can be told from the new one.
 
 -- Named locks that somebody took; held while expires_at is in the future.
 create table dever_lock (

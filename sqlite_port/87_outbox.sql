@@ -1,6 +1,7 @@
 -- Outbox: messages that commit with the caller's rows and are delivered at least once.
 --
--- An outbox is a queue under a reserved name, which send and schedule refuse, with its own defaults.
+-- An outbox is a queue under a reserved name, which send and schedule refuse, with its own
+-- defaults.
 
 -- Checks a message for an outbox and creates the outbox at first use: 60 s visibility, 5 attempts,
 -- backoff from 5 s. Raises DV001, DV002, DV005, DV006, DV007.

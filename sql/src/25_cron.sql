@@ -835,7 +835,8 @@ $$;
 comment on function dever.cron_elapsed(bigint[], timestamptz) is
 'How often a cron rule fires from the first of the month up to an instant, which is included';
 
--- Millions of windows are counted by arithmetic: closed form for @every, bitmaps per month for cron.
+-- Millions of windows are counted by arithmetic: closed form for @every, bitmaps per month for
+-- cron.
 create function dever.rule_count(rule bigint[], after timestamptz, until timestamptz)
 returns bigint
 language plpgsql
@@ -879,7 +880,7 @@ returns timestamptz
 language plpgsql
 immutable
 parallel safe
-security invoker
+security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
@@ -897,14 +898,14 @@ end
 $$;
 
 comment on function dever.cron_next(text, timestamptz) is
-'The first instant of a spec strictly after an instant. For @every that instant counts as a boundary';
+'The first instant of a spec strictly after an instant, which for @every counts as a boundary';
 
 create function dever.cron_preview(spec text, after timestamptz, n integer)
 returns setof timestamptz
 language plpgsql
 immutable
 parallel safe
-security invoker
+security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column

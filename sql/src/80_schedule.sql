@@ -39,8 +39,8 @@ comment on table dever.schedule is
 'Schedules and their cursors. declared: the cron of the job whose target is the name, which brings
 its own queue and options. rule: the compiled spec. fault: why the tick passes over the row';
 
--- The policy that a declared schedule fires under, null when it is orphaned: some worker is live and
--- none of them runs what declares it. While no worker is live the newest declaration stands.
+-- The policy that a declared schedule fires under, null when it is orphaned: some worker is live
+-- and none of them runs what declares it. While no worker is live the newest declaration stands.
 create function dever.declared_policy(target text)
 returns dever.policy
 language plpgsql
@@ -192,8 +192,8 @@ cross join lateral dever.schedule_state(s.name, s.declared) as t;
 
 comment on view dever.schedules is
 'Schedules. target: the job of a declared cron, null for schedule(...). next_at: the first window
-neither fired nor skipped. missed: what happens to missed windows. skipped: windows that were neither
-fired nor are pending. status: active, paused, ahead (the clock was set back, see rewind_schedule),
+neither fired nor skipped. missed: what happens to missed windows. skipped: windows that were
+neither fired nor are pending. status: active, paused, ahead (the clock was set back, see rewind_schedule),
 orphaned (no current program declares it), damaged (store it again)';
 
 -- How many windows a cursor has behind it at an instant, its own included.
@@ -214,9 +214,9 @@ $$;
 comment on function dever.pending_windows(bigint[], timestamptz, timestamptz) is
 'How many windows from the cursor on lie at or before an instant';
 
--- Brings the table up to what the programs in force declare. An unchanged rule keeps its cursor, a new
--- or changed one starts at the first window after now. Joins the caller's transaction; passes over
--- rows that others lock.
+-- Brings the table up to what the programs in force declare. An unchanged rule keeps its cursor, a
+-- new or changed one starts at the first window after now. Joins the caller's transaction; passes
+-- over rows that others lock.
 create function dever.declare_schedules()
 returns void
 language plpgsql
@@ -330,7 +330,7 @@ end
 $$;
 
 comment on function dever.due_windows(dever.schedule, timestamptz) is
-'The windows that a tick fires: catch_up the oldest 64, latest the newest, skip one that is on time';
+'The windows a tick fires: catch_up the oldest 64, latest the newest, skip one that is on time';
 
 -- Inserts the occurrences of one schedule, due now, under the defaults of now. Locks the new rows.
 create function dever.insert_occurrences(
@@ -397,8 +397,8 @@ $$;
 comment on function dever.insert_occurrences(dever.schedule, timestamptz[], timestamptz) is
 'Inserts the jobs or messages of some windows of a schedule, each under the key of its window';
 
--- Fires what is due of up to n schedules and moves their cursors, in one short transaction. Locks the
--- schedules it handles and passes over those that others lock. A damaged or orphaned row stops
+-- Fires what is due of up to n schedules and moves their cursors, in one short transaction. Locks
+-- the schedules it handles and passes over those that others lock. A damaged or orphaned row stops
 -- nobody. Returns a row per occurrence that it created; n <= 0: nothing.
 create function dever.tick(n integer default 100)
 returns table (schedule text, fire_at timestamptz, job_id bigint)
@@ -489,9 +489,9 @@ $$;
 comment on function dever.next_tick_at() is
 'When the next tick has something to do; null: never, as things are';
 
--- Stores a schedule under its name. The same instants, however spelt, keep cursor, phase and counters;
--- others start at the first window after now. Joins the caller's transaction and locks the row.
--- Raises DV001, DV002, DV003, DV005, DV007.
+-- Stores a schedule under its name. The same instants, however spelt, keep cursor, phase and
+-- counters; others start at the first window after now. Joins the caller's transaction and locks
+-- the row. Raises DV001, DV002, DV003, DV005, DV007.
 create function dever.schedule(
     name text,
     spec text,
@@ -672,8 +672,8 @@ $$;
 comment on function dever.resume_schedule(text) is
 'Starts a paused schedule at the first window after now; false: there is none of that name';
 
--- The only way back for a cursor: from one that is ahead of the clock by more than one boundary to the
--- first boundary after now. False: there is none of that name, or it is not ahead.
+-- The only way back for a cursor: from one that is ahead of the clock by more than one boundary to
+-- the first boundary after now. False: there is none of that name, or it is not ahead.
 create function dever.rewind_schedule(name text)
 returns boolean
 language plpgsql
@@ -701,4 +701,4 @@ end
 $$;
 
 comment on function dever.rewind_schedule(text) is
-'Repairs a cursor that is ahead because the clock was set back; false when there is nothing to repair';
+'Repairs a cursor that is ahead because the clock was set back; false: it is not';

@@ -1,8 +1,8 @@
 -- Named locks with a lease and a fencing token.
 --
--- A row is a lock that somebody took; expired ones may be taken over by the next lock_acquire. Tokens
--- come from one sequence, so whoever takes a lock later carries a larger one: hand it to what the
--- lock protects, and a holder that was frozen past its lease can be told from the new one.
+-- A row is a lock that somebody took; expired ones may be taken over by the next lock_acquire.
+-- Tokens come from one sequence, so whoever takes a lock later carries a larger one: hand it to
+-- what the lock protects, and a holder that was frozen past its lease can be told from the new one.
 
 create table dever.lock (
     name text collate "C" not null,
@@ -13,7 +13,8 @@ create table dever.lock (
 )
 with (fillfactor = 70);
 
-comment on table dever.lock is 'Named locks that somebody took; held while expires_at is in the future';
+comment on table dever.lock is
+'Named locks that somebody took; held while expires_at is in the future';
 
 create view dever.locks as
 select
@@ -84,8 +85,8 @@ $$;
 comment on function dever.take_lock(text, text, interval) is
 'dever.lock_acquire for a checked or a reserved name';
 
--- Null while anyone holds the lock, the same owner included. One short transaction; in an open one of
--- the caller others wait for its end. Raises DV001, DV002, DV007.
+-- Null while anyone holds the lock, the same owner included. One short transaction; in an open one
+-- of the caller others wait for its end. Raises DV001, DV002, DV007.
 create function dever.lock_acquire(name text, owner text, ttl interval)
 returns bigint
 language sql

@@ -1,6 +1,7 @@
 -- Outbox: messages that commit with the caller's rows and are delivered at least once.
 --
--- An outbox is a queue under a reserved name, which send and schedule refuse, with its own defaults.
+-- An outbox is a queue under a reserved name, which send and schedule refuse, with its own
+-- defaults.
 
 create function dever.outbox_queue(outbox text)
 returns text
@@ -13,10 +14,11 @@ as $$
     select '__dever_outbox:' || dever.check_name(outbox_queue.outbox, 'outbox')
 $$;
 
-comment on function dever.outbox_queue(text) is 'The name of the queue behind an outbox; DV001, DV002';
+comment on function dever.outbox_queue(text) is
+'The name of the queue behind an outbox; DV001, DV002';
 
--- Joins the caller's transaction: committed with its rows or not at all. A key that is unfinished in
--- this outbox gives the existing id. Defaults: 60 s visibility, 5 attempts, backoff from 5 s.
+-- Joins the caller's transaction: committed with its rows or not at all. A key that is unfinished
+-- in this outbox gives the existing id. Defaults: 60 s visibility, 5 attempts, backoff from 5 s.
 -- Raises DV001, DV002, DV005, DV006, DV007.
 create function dever.outbox_enqueue(
     outbox text,
