@@ -21,6 +21,10 @@
 -- Small functions of the hot paths are PL/pgSQL although SQL would do: a pinned search_path keeps an SQL
 -- function from being inlined, and then every call parses and plans its body anew (10 to 100 us).
 --
+-- Every statement on dever.job and dever.finished has one sensible plan, and the functions pin it (the
+-- enable_ settings, a generic plan, no JIT): statistics from when the tables were empty, which is
+-- when queues get analysed, would choose others.
+--
 -- House rules: durations are bigint microseconds (an interval depends on session settings),
 -- time is read through dever.clock() alone, every function pins search_path, and the whole file
 -- is one transaction of the caller.
@@ -193,7 +197,12 @@ with (
     autovacuum_analyze_scale_factor = 0.1
 );
 
-create index job_claim_idx on dever.job (queue_id, run_at, id);
+-- The predicate is always true. It keeps this index away from lookups by id, which it could serve by
+-- reading all of it, and would while the statistics call the table empty. Queries by queue repeat it.
+create index job_claim_idx on dever.job (queue_id, run_at, id) where queue_id > 0;
+
+-- For listing alone; empty in a healthy database. Its predicate reads what a claim does not change.
+create index job_blocked_idx on dever.job (id) where run_at = 'infinity';
 
 -- Two keys, because a job's key is unique under its target and a message's under its queue. Their
 -- predicates read a column that never changes, so a claim stays a heap-only update.
@@ -233,6 +242,7 @@ create table dever.finished (
 with (toast_tuple_target = 256);
 
 create index finished_outcome_idx on dever.finished (queue_id, outcome, finished_at);
+create index finished_dead_idx on dever.finished (id) where outcome = 'dead';
 create index finished_target_key_idx on dever.finished (target, key) where target is not null;
 
 comment on table dever.finished is 'What is left of finished work until dever.sweep prunes it';
@@ -1332,7 +1342,8 @@ $$;
 comment on function dever.cron_elapsed(bigint[], timestamptz) is
 'How often a cron rule fires from the first of the month up to an instant, which is included';
 
--- Millions of windows are counted by arithmetic: closed form for @every, bitmaps per month for cron.
+-- Millions of windows are counted by arithmetic: closed form for @every, bitmaps per month for
+-- cron.
 create function dever.rule_count(rule bigint[], after timestamptz, until timestamptz)
 returns bigint
 language plpgsql
@@ -1376,7 +1387,7 @@ returns timestamptz
 language plpgsql
 immutable
 parallel safe
-security invoker
+security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
@@ -1394,14 +1405,14 @@ end
 $$;
 
 comment on function dever.cron_next(text, timestamptz) is
-'The first instant of a spec strictly after an instant. For @every that instant counts as a boundary';
+'The first instant of a spec strictly after an instant, which for @every counts as a boundary';
 
 create function dever.cron_preview(spec text, after timestamptz, n integer)
 returns setof timestamptz
 language plpgsql
 immutable
 parallel safe
-security invoker
+security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
@@ -1489,6 +1500,24 @@ $$;
 
 comment on function dever.wake(bigint) is
 'Notifies channel "dever" with the queue id, once per transaction, and only when a worker sleeps';
+
+-- The ids of queues, which are created when new: what a worker that goes to sleep takes its locks for and
+-- hears in notifications. Expects names of queues that it registered or claims from.
+create function dever.queue_ids(queues text[])
+returns setof bigint
+language sql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+    select dever.queue_for(q.name)
+    from (select distinct u.name from pg_catalog.unnest(queue_ids.queues) as u (name)) as q
+    where q.name is not null
+    order by q.name collate "C"
+$$;
+
+comment on function dever.queue_ids(text[]) is 'The ids of queues, for a worker that sleeps over them';
 
 -- 40_contract.sql
 
@@ -2043,11 +2072,16 @@ begin
         select
         from part as p
         where pg_catalog.jsonb_typeof(p.value) = 'number'
-            and not case
-                when p.value::text ~ '^-?[0-9]+$' and pg_catalog.length(p.value::text) < 25
-                    then dever.is_wire_integer(p.value)
-                else dever.is_wire_float(p.value)
-            end
+            and not dever.is_wire_integer(p.value)
+            -- jsonb writes 1e300 as 301 digits. No float64 needs more than 17 of them: with more an
+            -- integer was meant exactly, and it is outside 64 bits.
+            and not (
+                dever.is_wire_float(p.value)
+                and (
+                    p.value::text !~ '^-?[0-9]+$'
+                    or pg_catalog.length(pg_catalog.rtrim(pg_catalog.ltrim(p.value::text, '-'), '0')) <= 17
+                )
+            )
     ) then
         return 'holds a number outside 64 bits';
     end if;
@@ -2308,6 +2342,7 @@ parallel unsafe
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 begin
@@ -2354,6 +2389,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -2841,10 +2877,12 @@ comment on function dever.send_many(text, jsonb[]) is
 -- The head hint keeps the scan flat while some session holds an old snapshot and dead rows pile up in
 -- front: the setting dever.head_<queue id> of the session keeps where the last claim started. Digits
 -- only: contract hash, run_at and id of the bound, when the last full scan ran and what it cost, all
--- in microseconds. A full scan runs whenever the last one was cheap (2 ms, and 20 us a row) or 20 times its cost
--- has passed; so a row that slips in below the bound (a late commit, a lease that ran out) waits at most
--- that long. It is only ever a hint: anything else in the setting means no hint. Its timing is the one
--- exception to dever.clock(): it measures cost, it decides about no job.
+-- in microseconds. A scan was dear when it took more than 2 ms and 20 us a row, and walked more index
+-- entries than 1,000 and 10 a row (a busy machine alone makes no scan dear; without track_counts only
+-- time tells). After a dear one the scans start at the bound until 20 times its cost has passed, so a
+-- row that slips in below the bound (a late commit, a lease that ran out) waits at most that long. It is
+-- only ever a hint: anything else in the setting means no hint. Its timing is the one exception to
+-- dever.clock(): it measures cost, it decides about no job.
 
 -- Returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt counted.
 -- One short transaction of its own; locks only the rows it takes, skipping rows that others lock.
@@ -2879,6 +2917,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -2891,6 +2930,8 @@ declare
     v_started bigint;
     v_finished bigint;
     v_cheap bigint := 2000 + 20::bigint * claim.n;
+    v_entries bigint;
+    v_dear boolean;
     v_full boolean := true;
     v_bound_run_at timestamptz := '-infinity';
     v_bound_id bigint := 0;
@@ -2927,7 +2968,6 @@ begin
     if pg_catalog.current_setting(v_setting, true) ~ '^[0-9]{1,18}( [0-9]{1,18}){4}$' then
         v_hint := pg_catalog.string_to_array(pg_catalog.current_setting(v_setting, true), ' ')::bigint[];
         if v_hint[1] = v_contracts_hash % 1000000000000000000
-            and v_hint[5] > v_cheap
             and v_started between v_hint[4] and v_hint[4] + 20 * v_hint[5]
         then
             v_full := false;
@@ -2937,6 +2977,7 @@ begin
     end if;
 
     -- Read into a variable: a volatile clock in the condition could not bound the index scan.
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned('dever.job_claim_idx'::pg_catalog.regclass);
     v_now := dever.clock();
     select pg_catalog.array_agg(c.ctid), (pg_catalog.array_agg(c.run_at))[1], (pg_catalog.array_agg(c.id))[1]
     into v_ctids, v_head_run_at, v_head_id
@@ -2944,6 +2985,7 @@ begin
         select j.ctid, j.run_at, j.id
         from dever.job as j
         where j.queue_id = v_queue_id
+            and j.queue_id > 0
             and j.run_at <= v_now
             and (j.run_at, j.id) >= (v_bound_run_at, v_bound_id)
             and (j.lease_until is null or j.lease_until <= v_now)
@@ -2964,8 +3006,11 @@ begin
         v_head_run_at := greatest(v_bound_run_at, v_now - interval '100 milliseconds');
         v_head_id := 0;
     end if;
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned('dever.job_claim_idx'::pg_catalog.regclass)
+        - v_entries;
+    v_dear := v_finished - v_started > v_cheap and (v_entries = 0 or v_entries > 1000 + 10::bigint * claim.n);
     -- Written only when it will be used: after a dear scan, or while a bound is in force.
-    if not v_full or v_finished - v_started > v_cheap then
+    if not v_full or v_dear then
         perform pg_catalog.set_config(
             v_setting,
             pg_catalog.concat_ws(
@@ -3024,8 +3069,11 @@ comment on function dever.claim(text, text, integer, interval, integer[]) is
 -- Every verb takes parallel arrays of ids and tokens and gives one verdict per id: true, false (the
 -- claim was lost: nothing was changed), null (another transaction holds the row: ask again). A row is
 -- touched only while the token is the current one and the lease is running, judged by the clock read
--- after the row is locked. Rows are locked in id order and locked ones are skipped, so a handler that
--- keeps its own transaction open delays no neighbour.
+-- after the row is locked. Locked rows are skipped, so a handler that keeps its own transaction open
+-- delays no neighbour, and nothing waits, so nothing can deadlock.
+--
+-- Rows are found by a lateral look per id: a plain join may as well walk the whole index once, and does
+-- when its plan was made while the table was empty.
 
 -- Locks the rows whose claim is still in force. held: their ids. busy: ids whose row another
 -- transaction holds. Everything else is lost. Raises DV007 for arrays of unequal length.
@@ -3038,6 +3086,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -3056,9 +3105,12 @@ begin
             pg_catalog.unnest(hold.ids),
             pg_catalog.unnest(hold.tokens)
         ) as u (id, token)
-        join dever.job as j on j.id = u.id and j.token = u.token
-        order by j.id
-        for update of j skip locked
+        cross join lateral (
+            select i.id, i.lease_until
+            from dever.job as i
+            where i.id = u.id and i.token = u.token
+            for update skip locked
+        ) as j
     ) as l;
     v_now := dever.clock();
     held := array(
@@ -3077,7 +3129,9 @@ begin
                 pg_catalog.unnest(hold.ids),
                 pg_catalog.unnest(hold.tokens)
             ) as u (id, token)
-            join dever.job as j on j.id = u.id and j.token = u.token
+            cross join lateral (
+                select i.id from dever.job as i where i.id = u.id and i.token = u.token limit 1
+            ) as j
             where j.id <> all (coalesce(v_locked, '{}'))
         );
     end if;
@@ -3128,6 +3182,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -3196,6 +3251,11 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -3275,6 +3335,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -3309,8 +3370,13 @@ begin
         pg_catalog.unnest(retry.errors)
     )
         as u (id, token, reason, error)
-    join dever.job as j on j.id = u.id and j.token = u.token
-    where j.id = any (v_hold.held) and j.attempt >= j.max_attempts;
+    cross join lateral (
+        select i.id
+        from dever.job as i
+        where i.id = u.id and i.token = u.token and i.attempt >= i.max_attempts
+        limit 1
+    ) as j
+    where u.id = any (v_hold.held);
 
     update dever.job as j
     set
@@ -3335,10 +3401,13 @@ begin
         pg_catalog.unnest(v_delays)
     )
         as u (id, token, reason, error, delay)
-    where j.id = u.id
-        and j.token = u.token
-        and j.id = any (v_hold.held)
-        and j.attempt < j.max_attempts;
+    cross join lateral (
+        select i.ctid as place
+        from dever.job as i
+        where i.id = u.id and i.token = u.token and i.attempt < i.max_attempts
+        limit 1
+    ) as k
+    where j.ctid = k.place and u.id = any (v_hold.held);
 
     perform dever.finish(
         v_dead,
@@ -3428,6 +3497,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -3466,7 +3536,10 @@ begin
         pg_catalog.unnest(block.errors)
     )
         as u (id, token, reason, error)
-    where j.id = u.id and j.token = u.token and j.id = any (v_hold.held);
+    cross join lateral (
+        select i.ctid as place from dever.job as i where i.id = u.id and i.token = u.token limit 1
+    ) as k
+    where j.ctid = k.place and u.id = any (v_hold.held);
     return query select v.id, v.ok from dever.verdicts(block.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
@@ -3483,6 +3556,11 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -3565,6 +3643,7 @@ comment on function dever.stale_contracts(timestamptz) is
 'The contracts that no worker has been live for since an instant';
 
 -- Locks those of the rows whose lease is not running and that nobody else locks; returns their ids.
+-- In no order: an order by id would let the planner walk the whole index for it, and nothing waits here.
 create function dever.lock_free(ids bigint[])
 returns bigint[]
 language plpgsql
@@ -3573,6 +3652,7 @@ parallel unsafe
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -3582,13 +3662,12 @@ begin
         select j.id
         from dever.job as j
         where j.id = any (lock_free.ids) and (j.lease_until is null or j.lease_until <= v_now)
-        order by j.id
         for update skip locked
     );
 end
 $$;
 
-comment on function dever.lock_free(bigint[]) is 'Locks rows that no running lease protects, in id order, skipping locked ones';
+comment on function dever.lock_free(bigint[]) is 'Locks rows that no running lease protects, skipping locked ones';
 
 -- One bounded pass. One short transaction; only one runs at a time, a second call returns at once.
 -- Returns what was moved: exhausted, expired, blocked, unblocked, moved, pruned, workers. n <= 0:
@@ -3605,6 +3684,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -3689,6 +3769,7 @@ begin
                     j.lease_until is null or j.lease_until <= v_now as free
                 from dever.job as j
                 where j.queue_id = v_queue.id
+                    and j.queue_id > 0
                     and j.run_at <= v_now
                     and (j.run_at, j.id) > (v_cursor.run_at, v_cursor.job_id)
                 order by j.queue_id, j.run_at, j.id
@@ -3776,7 +3857,10 @@ begin
         from (
             select j.id, j.reason, j.contract_id
             from dever.job as j
-            where j.queue_id = v_queue.id and j.run_at = 'infinity' and j.id > v_cursor.job_id
+            where j.queue_id = v_queue.id
+                and j.queue_id > 0
+                and j.run_at = 'infinity'
+                and j.id > v_cursor.job_id
             order by j.queue_id, j.run_at, j.id
             limit v_left
         ) as s;
@@ -3912,8 +3996,8 @@ comment on table dever.schedule is
 'Schedules and their cursors. declared: the cron of the job whose target is the name, which brings
 its own queue and options. rule: the compiled spec. fault: why the tick passes over the row';
 
--- The policy that a declared schedule fires under, null when it is orphaned: some worker is live and
--- none of them runs what declares it. While no worker is live the newest declaration stands.
+-- The policy that a declared schedule fires under, null when it is orphaned: some worker is live
+-- and none of them runs what declares it. While no worker is live the newest declaration stands.
 create function dever.declared_policy(target text)
 returns dever.policy
 language plpgsql
@@ -4065,8 +4149,8 @@ cross join lateral dever.schedule_state(s.name, s.declared) as t;
 
 comment on view dever.schedules is
 'Schedules. target: the job of a declared cron, null for schedule(...). next_at: the first window
-neither fired nor skipped. missed: what happens to missed windows. skipped: windows that were neither
-fired nor are pending. status: active, paused, ahead (the clock was set back, see rewind_schedule),
+neither fired nor skipped. missed: what happens to missed windows. skipped: windows that were
+neither fired nor are pending. status: active, paused, ahead (the clock was set back, see rewind_schedule),
 orphaned (no current program declares it), damaged (store it again)';
 
 -- How many windows a cursor has behind it at an instant, its own included.
@@ -4087,9 +4171,9 @@ $$;
 comment on function dever.pending_windows(bigint[], timestamptz, timestamptz) is
 'How many windows from the cursor on lie at or before an instant';
 
--- Brings the table up to what the programs in force declare. An unchanged rule keeps its cursor, a new
--- or changed one starts at the first window after now. Joins the caller's transaction; passes over
--- rows that others lock.
+-- Brings the table up to what the programs in force declare. An unchanged rule keeps its cursor, a
+-- new or changed one starts at the first window after now. Joins the caller's transaction; passes
+-- over rows that others lock.
 create function dever.declare_schedules()
 returns void
 language plpgsql
@@ -4203,7 +4287,7 @@ end
 $$;
 
 comment on function dever.due_windows(dever.schedule, timestamptz) is
-'The windows that a tick fires: catch_up the oldest 64, latest the newest, skip one that is on time';
+'The windows a tick fires: catch_up the oldest 64, latest the newest, skip one that is on time';
 
 -- Inserts the occurrences of one schedule, due now, under the defaults of now. Locks the new rows.
 create function dever.insert_occurrences(
@@ -4270,8 +4354,8 @@ $$;
 comment on function dever.insert_occurrences(dever.schedule, timestamptz[], timestamptz) is
 'Inserts the jobs or messages of some windows of a schedule, each under the key of its window';
 
--- Fires what is due of up to n schedules and moves their cursors, in one short transaction. Locks the
--- schedules it handles and passes over those that others lock. A damaged or orphaned row stops
+-- Fires what is due of up to n schedules and moves their cursors, in one short transaction. Locks
+-- the schedules it handles and passes over those that others lock. A damaged or orphaned row stops
 -- nobody. Returns a row per occurrence that it created; n <= 0: nothing.
 create function dever.tick(n integer default 100)
 returns table (schedule text, fire_at timestamptz, job_id bigint)
@@ -4362,9 +4446,9 @@ $$;
 comment on function dever.next_tick_at() is
 'When the next tick has something to do; null: never, as things are';
 
--- Stores a schedule under its name. The same instants, however spelt, keep cursor, phase and counters;
--- others start at the first window after now. Joins the caller's transaction and locks the row.
--- Raises DV001, DV002, DV003, DV005, DV007.
+-- Stores a schedule under its name. The same instants, however spelt, keep cursor, phase and
+-- counters; others start at the first window after now. Joins the caller's transaction and locks
+-- the row. Raises DV001, DV002, DV003, DV005, DV007.
 create function dever.schedule(
     name text,
     spec text,
@@ -4545,8 +4629,8 @@ $$;
 comment on function dever.resume_schedule(text) is
 'Starts a paused schedule at the first window after now; false: there is none of that name';
 
--- The only way back for a cursor: from one that is ahead of the clock by more than one boundary to the
--- first boundary after now. False: there is none of that name, or it is not ahead.
+-- The only way back for a cursor: from one that is ahead of the clock by more than one boundary to
+-- the first boundary after now. False: there is none of that name, or it is not ahead.
 create function dever.rewind_schedule(name text)
 returns boolean
 language plpgsql
@@ -4574,15 +4658,15 @@ end
 $$;
 
 comment on function dever.rewind_schedule(text) is
-'Repairs a cursor that is ahead because the clock was set back; false when there is nothing to repair';
+'Repairs a cursor that is ahead because the clock was set back; false: it is not';
 
 -- 85_lock.sql
 
 -- Named locks with a lease and a fencing token.
 --
--- A row is a lock that somebody took; expired ones may be taken over by the next lock_acquire. Tokens
--- come from one sequence, so whoever takes a lock later carries a larger one: hand it to what the
--- lock protects, and a holder that was frozen past its lease can be told from the new one.
+-- A row is a lock that somebody took; expired ones may be taken over by the next lock_acquire.
+-- Tokens come from one sequence, so whoever takes a lock later carries a larger one: hand it to
+-- what the lock protects, and a holder that was frozen past its lease can be told from the new one.
 
 create table dever.lock (
     name text collate "C" not null,
@@ -4593,7 +4677,8 @@ create table dever.lock (
 )
 with (fillfactor = 70);
 
-comment on table dever.lock is 'Named locks that somebody took; held while expires_at is in the future';
+comment on table dever.lock is
+'Named locks that somebody took; held while expires_at is in the future';
 
 create view dever.locks as
 select
@@ -4664,8 +4749,8 @@ $$;
 comment on function dever.take_lock(text, text, interval) is
 'dever.lock_acquire for a checked or a reserved name';
 
--- Null while anyone holds the lock, the same owner included. One short transaction; in an open one of
--- the caller others wait for its end. Raises DV001, DV002, DV007.
+-- Null while anyone holds the lock, the same owner included. One short transaction; in an open one
+-- of the caller others wait for its end. Raises DV001, DV002, DV007.
 create function dever.lock_acquire(name text, owner text, ttl interval)
 returns bigint
 language sql
@@ -4766,7 +4851,8 @@ comment on function dever.scheduler_acquire(text, interval) is
 
 -- Outbox: messages that commit with the caller's rows and are delivered at least once.
 --
--- An outbox is a queue under a reserved name, which send and schedule refuse, with its own defaults.
+-- An outbox is a queue under a reserved name, which send and schedule refuse, with its own
+-- defaults.
 
 create function dever.outbox_queue(outbox text)
 returns text
@@ -4779,10 +4865,11 @@ as $$
     select '__dever_outbox:' || dever.check_name(outbox_queue.outbox, 'outbox')
 $$;
 
-comment on function dever.outbox_queue(text) is 'The name of the queue behind an outbox; DV001, DV002';
+comment on function dever.outbox_queue(text) is
+'The name of the queue behind an outbox; DV001, DV002';
 
--- Joins the caller's transaction: committed with its rows or not at all. A key that is unfinished in
--- this outbox gives the existing id. Defaults: 60 s visibility, 5 attempts, backoff from 5 s.
+-- Joins the caller's transaction: committed with its rows or not at all. A key that is unfinished
+-- in this outbox gives the existing id. Defaults: 60 s visibility, 5 attempts, backoff from 5 s.
 -- Raises DV001, DV002, DV005, DV006, DV007.
 create function dever.outbox_enqueue(
     outbox text,
@@ -4877,73 +4964,154 @@ comment on view dever.jobs is
 succeeded, dead or cancelled';
 
 create view dever.dead as
-select j.*
-from dever.queue as q
-cross join lateral (
-    select
-        f.id,
-        q.name as queue,
-        f.target,
-        f.key,
-        f.outcome as state,
-        f.attempt,
-        f.max_attempts,
-        f.run_at,
-        f.created_at,
-        null::timestamptz as lease_until,
-        f.worker,
-        f.token,
-        (select c.fingerprint from dever.contract as c where c.id = f.contract_id) as fingerprint,
-        f.expires_at,
-        f.finished_at,
-        f.reason,
-        f.error,
-        case when dever.may_see_payload() then f.payload end as payload
-    from dever.finished as f
-    where f.queue_id = q.id and f.outcome = 'dead'
-) as j;
+select
+    f.id,
+    (select q.name from dever.queue as q where q.id = f.queue_id) as queue,
+    f.target,
+    f.key,
+    f.outcome as state,
+    f.attempt,
+    f.max_attempts,
+    f.run_at,
+    f.created_at,
+    null::timestamptz as lease_until,
+    f.worker,
+    f.token,
+    (select c.fingerprint from dever.contract as c where c.id = f.contract_id) as fingerprint,
+    f.expires_at,
+    f.finished_at,
+    f.reason,
+    f.error,
+    case when dever.may_see_payload() then f.payload end as payload
+from dever.finished as f
+where f.outcome = 'dead';
 
-comment on view dever.dead is 'Dead jobs and messages, found through an index';
+comment on view dever.dead is 'Dead jobs and messages; newest ids first is a walk along an index of their own';
 
 create view dever.blocked as
-select j.*
-from dever.queue as q
-cross join lateral (
-    select
-        b.id,
-        q.name as queue,
-        b.target,
-        b.key,
-        'blocked'::text as state,
-        b.attempt,
-        b.max_attempts,
-        coalesce(b.due_at, b.run_at) as run_at,
-        b.created_at,
-        b.lease_until,
-        b.worker,
-        b.token,
-        (select c.fingerprint from dever.contract as c where c.id = b.contract_id) as fingerprint,
-        b.expires_at,
-        null::timestamptz as finished_at,
-        b.reason,
-        b.error,
-        case when dever.may_see_payload() then b.payload end as payload
-    from dever.job as b
-    where b.queue_id = q.id and b.run_at = 'infinity'
-) as j;
+select
+    b.id,
+    (select q.name from dever.queue as q where q.id = b.queue_id) as queue,
+    b.target,
+    b.key,
+    'blocked'::text as state,
+    b.attempt,
+    b.max_attempts,
+    coalesce(b.due_at, b.run_at) as run_at,
+    b.created_at,
+    b.lease_until,
+    b.worker,
+    b.token,
+    (select c.fingerprint from dever.contract as c where c.id = b.contract_id) as fingerprint,
+    b.expires_at,
+    null::timestamptz as finished_at,
+    b.reason,
+    b.error,
+    case when dever.may_see_payload() then b.payload end as payload
+from dever.job as b
+where b.run_at = 'infinity';
 
-comment on view dever.blocked is 'Blocked jobs, found through an index';
+comment on view dever.blocked is 'Blocked jobs; newest ids first is a walk along an index of their own';
+
+-- The oldest due rows of a queue, at most 10,001: what the counts below are taken from. Like
+-- dever.later_counts a function, because only a function can pin the plan: with statistics from when
+-- the tables were empty a view sorts a million rows to find the first ten thousand.
+create function dever.oldest_due(queue_id bigint)
+returns table (run_at timestamptz, lease_until timestamptz, worker text)
+language plpgsql
+stable
+parallel safe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := dever.clock();
+begin
+    return query
+    select j.run_at, j.lease_until, j.worker
+    from dever.job as j
+    where j.queue_id = oldest_due.queue_id and j.queue_id > 0 and j.run_at <= v_now
+    order by j.queue_id, j.run_at, j.id
+    limit 10001;
+end
+$$;
+
+comment on function dever.oldest_due(bigint) is 'The 10,001 oldest due rows of a queue, leased ones included';
+
+-- How many rows of a queue are not due yet, blocked, or dead; each count stops at 10,001.
+create function dever.later_counts(queue_id bigint, out scheduled bigint, out blocked bigint, out dead bigint)
+language plpgsql
+stable
+parallel safe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := dever.clock();
+begin
+    scheduled := (
+        select pg_catalog.count(*)
+        from (
+            select
+            from dever.job as j
+            where j.queue_id = later_counts.queue_id
+                and j.queue_id > 0
+                and j.run_at > v_now
+                and j.run_at < 'infinity'
+            order by j.queue_id, j.run_at, j.id
+            limit 10001
+        ) as h
+    );
+    blocked := (
+        select pg_catalog.count(*)
+        from (
+            select
+            from dever.job as j
+            where j.queue_id = later_counts.queue_id
+                and j.queue_id > 0
+                and j.run_at = 'infinity'
+            order by j.queue_id, j.run_at, j.id
+            limit 10001
+        ) as h
+    );
+    dead := (
+        select pg_catalog.count(*)
+        from (
+            select
+            from dever.finished as f
+            where f.queue_id = later_counts.queue_id and f.outcome = 'dead'
+            order by f.queue_id, f.outcome, f.finished_at
+            limit 10001
+        ) as h
+    );
+end
+$$;
+
+comment on function dever.later_counts(bigint) is
+'Scheduled, blocked and dead rows of a queue, each counted to 10,001 at most';
 
 create view dever.queues as
 select
     q.name as queue,
     q.paused,
     least(d.ready, 10000) as ready,
-    least(s.scheduled, 10000) as scheduled,
+    least(l.scheduled, 10000) as scheduled,
     least(d.running, 10000) as running,
-    least(b.blocked, 10000) as blocked,
-    least(x.dead, 10000) as dead,
-    d.examined <= 10000 and s.scheduled <= 10000 and b.blocked <= 10000 and x.dead <= 10000 as exact,
+    least(l.blocked, 10000) as blocked,
+    least(l.dead, 10000) as dead,
+    d.examined <= 10000 and l.scheduled <= 10000 and l.blocked <= 10000 and l.dead <= 10000 as exact,
     extract(epoch from dever.clock() - d.oldest_ready)::double precision as oldest_ready_seconds,
     dever.as_interval(q.visibility_us) as visibility,
     q.max_attempts,
@@ -4963,39 +5131,10 @@ cross join lateral (
         pg_catalog.min(h.run_at) filter (where not h.leased) as oldest_ready
     from (
         select j.run_at, coalesce(j.lease_until > dever.clock(), false) as leased
-        from dever.job as j
-        where j.queue_id = q.id and j.run_at <= dever.clock()
-        order by j.run_at, j.id
-        limit 10001
+        from dever.oldest_due(q.id) as j
     ) as h
 ) as d
-cross join lateral (
-    select pg_catalog.count(*) as scheduled
-    from (
-        select
-        from dever.job as j
-        where j.queue_id = q.id and j.run_at > dever.clock() and j.run_at < 'infinity'
-        limit 10001
-    ) as h
-) as s
-cross join lateral (
-    select pg_catalog.count(*) as blocked
-    from (
-        select
-        from dever.job as j
-        where j.queue_id = q.id and j.run_at = 'infinity'
-        limit 10001
-    ) as h
-) as b
-cross join lateral (
-    select pg_catalog.count(*) as dead
-    from (
-        select
-        from dever.finished as f
-        where f.queue_id = q.id and f.outcome = 'dead'
-        limit 10001
-    ) as h
-) as x;
+cross join lateral dever.later_counts(q.id) as l;
 
 comment on view dever.queues is
 'Depth, age and settings of every queue; counts are exact up to 10,000, beyond that exact is false';
@@ -5004,13 +5143,7 @@ create view dever.workers as
 with leased as (
     select h.worker, pg_catalog.count(*) as jobs
     from dever.queue as q
-    cross join lateral (
-        select j.worker, j.lease_until
-        from dever.job as j
-        where j.queue_id = q.id and j.run_at <= dever.clock()
-        order by j.run_at, j.id
-        limit 10001
-    ) as h
+    cross join lateral dever.oldest_due(q.id) as h
     where h.lease_until > dever.clock()
     group by h.worker
 )
@@ -5211,6 +5344,11 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -5218,10 +5356,9 @@ declare
 begin
     perform dever.check_lengths(coalesce(pg_catalog.cardinality(cancel.ids), 0), '{}');
     v_ids := array(
-        select j.id from dever.job as j
-        where j.id = any (cancel.ids)
-        order by j.id
-        for update
+        select j.id
+        from (select distinct u.id from pg_catalog.unnest(cancel.ids) as u (id) order by u.id) as u
+        cross join lateral (select i.id from dever.job as i where i.id = u.id for update) as j
     );
     perform dever.finish(
         v_ids,
@@ -5253,27 +5390,36 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
     v_now timestamptz;
+    v_ids bigint[];
     v_blocked bigint[];
     v_dead bigint[];
     v_revived bigint[];
     v_queue_id bigint;
 begin
     perform dever.check_lengths(coalesce(pg_catalog.cardinality(redrive.ids), 0), '{}');
+    v_ids := array(select distinct u.id from pg_catalog.unnest(redrive.ids) as u (id) order by u.id);
     v_blocked := array(
-        select j.id from dever.job as j
-        where j.id = any (redrive.ids) and j.run_at = 'infinity'
-        order by j.id
-        for update
+        select j.id
+        from pg_catalog.unnest(v_ids) as u (id)
+        cross join lateral (
+            select i.id from dever.job as i where i.id = u.id and i.run_at = 'infinity' for update
+        ) as j
     );
     v_dead := array(
-        select f.id from dever.finished as f
-        where f.id = any (redrive.ids) and f.outcome = 'dead'
-        order by f.id
-        for update
+        select f.id
+        from pg_catalog.unnest(v_ids) as u (id)
+        cross join lateral (
+            select i.id from dever.finished as i where i.id = u.id and i.outcome = 'dead' for update
+        ) as f
     );
     v_now := dever.clock();
     update dever.job as j
@@ -5328,24 +5474,33 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
+    v_ids bigint[];
     v_blocked bigint[];
     v_dead bigint[];
 begin
     perform dever.check_lengths(coalesce(pg_catalog.cardinality(drop_jobs.ids), 0), '{}');
+    v_ids := array(select distinct u.id from pg_catalog.unnest(drop_jobs.ids) as u (id) order by u.id);
     v_blocked := array(
-        select j.id from dever.job as j
-        where j.id = any (drop_jobs.ids) and j.run_at = 'infinity'
-        order by j.id
-        for update
+        select j.id
+        from pg_catalog.unnest(v_ids) as u (id)
+        cross join lateral (
+            select i.id from dever.job as i where i.id = u.id and i.run_at = 'infinity' for update
+        ) as j
     );
     v_dead := array(
-        select f.id from dever.finished as f
-        where f.id = any (drop_jobs.ids) and f.outcome = 'dead'
-        order by f.id
-        for update
+        select f.id
+        from pg_catalog.unnest(v_ids) as u (id)
+        cross join lateral (
+            select i.id from dever.finished as i where i.id = u.id and i.outcome = 'dead' for update
+        ) as f
     );
     delete from dever.job as j where j.id = any (v_blocked);
     delete from dever.finished as f where f.id = any (v_dead);

@@ -3,8 +3,11 @@
 -- Every verb takes parallel arrays of ids and tokens and gives one verdict per id: true, false (the
 -- claim was lost: nothing was changed), null (another transaction holds the row: ask again). A row is
 -- touched only while the token is the current one and the lease is running, judged by the clock read
--- after the row is locked. Rows are locked in id order and locked ones are skipped, so a handler that
--- keeps its own transaction open delays no neighbour.
+-- after the row is locked. Locked rows are skipped, so a handler that keeps its own transaction open
+-- delays no neighbour, and nothing waits, so nothing can deadlock.
+--
+-- Rows are found by a lateral look per id: a plain join may as well walk the whole index once, and does
+-- when its plan was made while the table was empty.
 
 -- Locks the rows whose claim is still in force. held: their ids. busy: ids whose row another
 -- transaction holds. Everything else is lost. Raises DV007 for arrays of unequal length.
@@ -17,6 +20,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -35,9 +39,12 @@ begin
             pg_catalog.unnest(hold.ids),
             pg_catalog.unnest(hold.tokens)
         ) as u (id, token)
-        join dever.job as j on j.id = u.id and j.token = u.token
-        order by j.id
-        for update of j skip locked
+        cross join lateral (
+            select i.id, i.lease_until
+            from dever.job as i
+            where i.id = u.id and i.token = u.token
+            for update skip locked
+        ) as j
     ) as l;
     v_now := dever.clock();
     held := array(
@@ -56,7 +63,9 @@ begin
                 pg_catalog.unnest(hold.ids),
                 pg_catalog.unnest(hold.tokens)
             ) as u (id, token)
-            join dever.job as j on j.id = u.id and j.token = u.token
+            cross join lateral (
+                select i.id from dever.job as i where i.id = u.id and i.token = u.token limit 1
+            ) as j
             where j.id <> all (coalesce(v_locked, '{}'))
         );
     end if;
@@ -107,6 +116,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -175,6 +185,11 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -254,6 +269,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -288,8 +304,13 @@ begin
         pg_catalog.unnest(retry.errors)
     )
         as u (id, token, reason, error)
-    join dever.job as j on j.id = u.id and j.token = u.token
-    where j.id = any (v_hold.held) and j.attempt >= j.max_attempts;
+    cross join lateral (
+        select i.id
+        from dever.job as i
+        where i.id = u.id and i.token = u.token and i.attempt >= i.max_attempts
+        limit 1
+    ) as j
+    where u.id = any (v_hold.held);
 
     update dever.job as j
     set
@@ -314,10 +335,13 @@ begin
         pg_catalog.unnest(v_delays)
     )
         as u (id, token, reason, error, delay)
-    where j.id = u.id
-        and j.token = u.token
-        and j.id = any (v_hold.held)
-        and j.attempt < j.max_attempts;
+    cross join lateral (
+        select i.ctid as place
+        from dever.job as i
+        where i.id = u.id and i.token = u.token and i.attempt < i.max_attempts
+        limit 1
+    ) as k
+    where j.ctid = k.place and u.id = any (v_hold.held);
 
     perform dever.finish(
         v_dead,
@@ -407,6 +431,7 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -445,7 +470,10 @@ begin
         pg_catalog.unnest(block.errors)
     )
         as u (id, token, reason, error)
-    where j.id = u.id and j.token = u.token and j.id = any (v_hold.held);
+    cross join lateral (
+        select i.ctid as place from dever.job as i where i.id = u.id and i.token = u.token limit 1
+    ) as k
+    where j.ctid = k.place and u.id = any (v_hold.held);
     return query select v.id, v.ok from dever.verdicts(block.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
@@ -462,6 +490,11 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare

@@ -45,6 +45,7 @@ comment on function dever.stale_contracts(timestamptz) is
 'The contracts that no worker has been live for since an instant';
 
 -- Locks those of the rows whose lease is not running and that nobody else locks; returns their ids.
+-- In no order: an order by id would let the planner walk the whole index for it, and nothing waits here.
 create function dever.lock_free(ids bigint[])
 returns bigint[]
 language plpgsql
@@ -53,6 +54,7 @@ parallel unsafe
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -62,13 +64,12 @@ begin
         select j.id
         from dever.job as j
         where j.id = any (lock_free.ids) and (j.lease_until is null or j.lease_until <= v_now)
-        order by j.id
         for update skip locked
     );
 end
 $$;
 
-comment on function dever.lock_free(bigint[]) is 'Locks rows that no running lease protects, in id order, skipping locked ones';
+comment on function dever.lock_free(bigint[]) is 'Locks rows that no running lease protects, skipping locked ones';
 
 -- One bounded pass. One short transaction; only one runs at a time, a second call returns at once.
 -- Returns what was moved: exhausted, expired, blocked, unblocked, moved, pruned, workers. n <= 0:
@@ -85,6 +86,7 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -169,6 +171,7 @@ begin
                     j.lease_until is null or j.lease_until <= v_now as free
                 from dever.job as j
                 where j.queue_id = v_queue.id
+                    and j.queue_id > 0
                     and j.run_at <= v_now
                     and (j.run_at, j.id) > (v_cursor.run_at, v_cursor.job_id)
                 order by j.queue_id, j.run_at, j.id
@@ -256,7 +259,10 @@ begin
         from (
             select j.id, j.reason, j.contract_id
             from dever.job as j
-            where j.queue_id = v_queue.id and j.run_at = 'infinity' and j.id > v_cursor.job_id
+            where j.queue_id = v_queue.id
+                and j.queue_id > 0
+                and j.run_at = 'infinity'
+                and j.id > v_cursor.job_id
             order by j.queue_id, j.run_at, j.id
             limit v_left
         ) as s;

@@ -177,6 +177,11 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -184,10 +189,9 @@ declare
 begin
     perform dever.check_lengths(coalesce(pg_catalog.cardinality(cancel.ids), 0), '{}');
     v_ids := array(
-        select j.id from dever.job as j
-        where j.id = any (cancel.ids)
-        order by j.id
-        for update
+        select j.id
+        from (select distinct u.id from pg_catalog.unnest(cancel.ids) as u (id) order by u.id) as u
+        cross join lateral (select i.id from dever.job as i where i.id = u.id for update) as j
     );
     perform dever.finish(
         v_ids,
@@ -219,27 +223,36 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
     v_now timestamptz;
+    v_ids bigint[];
     v_blocked bigint[];
     v_dead bigint[];
     v_revived bigint[];
     v_queue_id bigint;
 begin
     perform dever.check_lengths(coalesce(pg_catalog.cardinality(redrive.ids), 0), '{}');
+    v_ids := array(select distinct u.id from pg_catalog.unnest(redrive.ids) as u (id) order by u.id);
     v_blocked := array(
-        select j.id from dever.job as j
-        where j.id = any (redrive.ids) and j.run_at = 'infinity'
-        order by j.id
-        for update
+        select j.id
+        from pg_catalog.unnest(v_ids) as u (id)
+        cross join lateral (
+            select i.id from dever.job as i where i.id = u.id and i.run_at = 'infinity' for update
+        ) as j
     );
     v_dead := array(
-        select f.id from dever.finished as f
-        where f.id = any (redrive.ids) and f.outcome = 'dead'
-        order by f.id
-        for update
+        select f.id
+        from pg_catalog.unnest(v_ids) as u (id)
+        cross join lateral (
+            select i.id from dever.finished as i where i.id = u.id and i.outcome = 'dead' for update
+        ) as f
     );
     v_now := dever.clock();
     update dever.job as j
@@ -294,24 +307,33 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
+    v_ids bigint[];
     v_blocked bigint[];
     v_dead bigint[];
 begin
     perform dever.check_lengths(coalesce(pg_catalog.cardinality(drop_jobs.ids), 0), '{}');
+    v_ids := array(select distinct u.id from pg_catalog.unnest(drop_jobs.ids) as u (id) order by u.id);
     v_blocked := array(
-        select j.id from dever.job as j
-        where j.id = any (drop_jobs.ids) and j.run_at = 'infinity'
-        order by j.id
-        for update
+        select j.id
+        from pg_catalog.unnest(v_ids) as u (id)
+        cross join lateral (
+            select i.id from dever.job as i where i.id = u.id and i.run_at = 'infinity' for update
+        ) as j
     );
     v_dead := array(
-        select f.id from dever.finished as f
-        where f.id = any (drop_jobs.ids) and f.outcome = 'dead'
-        order by f.id
-        for update
+        select f.id
+        from pg_catalog.unnest(v_ids) as u (id)
+        cross join lateral (
+            select i.id from dever.finished as i where i.id = u.id and i.outcome = 'dead' for update
+        ) as f
     );
     delete from dever.job as j where j.id = any (v_blocked);
     delete from dever.finished as f where f.id = any (v_dead);
