@@ -28,7 +28,7 @@ def shrink(photo: Photo) -> None:
     context = job.current()
     time.sleep(0.02)
     if photo.number % 10 == 0 and context.attempt == 1:
-        raise job.Retry(delay=timedelta(seconds=1))
+        raise job.Retry(delay=timedelta(0))  # at once; without a delay: after a backoff
 
 
 def main(count: int) -> None:

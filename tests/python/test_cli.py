@@ -125,7 +125,7 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]):
         (["jobs"], "no database named"),
         (["jobs", "--file", "none.py"], "there is no file none.py"),
         (["jobs", "--settings", "none.json"], "cannot read the settings file"),
-        (["jobs", "redrive", "--url", "mysql://h/d", "1"], "mysql"),
+        (["jobs", "redrive", "--url", "mysql://h/d", "1"], "not the URL of a database"),
         (["worker", "none.py"], "there is no file none.py"),
         (["worker", "none"], "there is no module none"),
         (["worker", "a b"], "neither a Python file nor a module"),

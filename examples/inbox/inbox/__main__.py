@@ -1,4 +1,4 @@
-"""python -m inbox receive FILE | report"""
+"""python -m inbox prepare | receive FILE | report"""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import sys
 from pathlib import Path
 
 from . import app
+from .database import prepare
 
 
 def main(arguments: list[str]) -> int:
     match arguments:
+        case ["prepare"]:
+            prepare()
         case ["receive", file]:
+            prepare()
             with Path(file).open(encoding="utf-8") as lines:
                 receipt = app.receive(line for line in lines if line.strip())
             print(f"{receipt.stored} deliveries stored, {receipt.known} were known already")

@@ -11,7 +11,7 @@ from dever_sql import job as dever_job
 from dever_sql import record
 
 from . import job
-from .database import prepare, transaction
+from .database import transaction
 
 
 @record
@@ -30,7 +30,6 @@ def receive(lines: Iterable[str]) -> Receipt:
 
     The row decides whether a delivery is new; the job's key only holds while the job is unfinished.
     """
-    prepare()
     stored = known = 0
     for line in lines:
         delivery: Mapping[str, Any] = json.loads(line)

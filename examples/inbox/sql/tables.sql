@@ -1,4 +1,4 @@
--- The inbox's own tables; the same text runs on SQLite and on PostgreSQL.
+-- The inbox's own tables. The same text runs on SQLite and on PostgreSQL.
 
 create table if not exists delivery (
     id text not null primary key,

@@ -1,0 +1,199 @@
+"""`dever sql`: print, install, upgrade, check, contracts (R9.1)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from dever_sql.credentials import hide_credentials
+from dever_sql.declare import all_jobs
+from dever_sql.errors import InvalidArgument
+from dever_sql.settings import find_settings, program_settings
+from dever_sql.sql_files import install_script, schema_version
+
+from .output import Column, json_option, print_json, print_table, wants_json
+from .parser import Commands
+from .place import not_installed, opened, sqlite_file
+from .program import Program, load_program
+
+# A registration without a worker is never live; the verb wants a duration all the same.
+_ALIVE = timedelta(minutes=1)
+
+
+def add_command(commands: Commands) -> None:
+    """Add `dever sql` and its subcommands."""
+    sql = commands.add(
+        "sql",
+        help="print, install and check the database schema; register a program's jobs",
+        examples=(
+            "  dever sql print > dever.sql                      for a pipeline, needs no server\n"
+            "  dever sql install postgresql://app@localhost/app\n"
+            "  dever sql check sqlite:///app.db\n"
+            "  dever sql contracts shop postgresql://app@localhost/app"
+        ),
+        run=None,
+    )
+    actions = Commands(sql, title="actions")
+    show = actions.add(
+        "print",
+        help="write the install script to standard output; needs no server",
+        examples=(
+            "  dever sql print | psql --single-transaction -v ON_ERROR_STOP=1 -d app\n"
+            "  dever sql print --engine sqlite"
+        ),
+        run=_print,
+    )
+    show.add_argument(
+        "--engine",
+        choices=("postgresql", "sqlite"),
+        default="postgresql",
+        help="which database (default: postgresql)",
+    )
+    for name, help in (
+        ("install", "install Dever SQL, or do nothing where it is installed already"),
+        ("upgrade", "bring an installed Dever SQL to this program's version"),
+    ):
+        action = actions.add(
+            name,
+            help=help,
+            examples=(
+                f"  dever sql {name} sqlite:///app.db\n"
+                f"  dever sql {name} postgresql://app@localhost/app"
+            ),
+            run=_install,
+            parents=(json_option(),),
+        )
+        action.add_argument("url", metavar="URL")
+        action.set_defaults(action=name)
+    check = actions.add(
+        "check",
+        help="say which version is installed; exit 0 this one, 1 another, 3 none",
+        examples="  dever sql check postgresql://app@localhost/app --json",
+        run=_check,
+        parents=(json_option(),),
+    )
+    check.add_argument("url", metavar="URL")
+    contracts = actions.add(
+        "contracts",
+        help="register a program's jobs, so that SQL can enqueue before a worker ran",
+        description=(
+            "Register the jobs of a program in the database at URL. Without a URL: print the SQL"
+            " that does it."
+        ),
+        examples=(
+            "  dever sql contracts tasks.py sqlite:///tasks.db\n"
+            "  dever sql contracts shop | psql -v ON_ERROR_STOP=1 -d app"
+        ),
+        run=_contracts,
+        parents=(json_option(),),
+    )
+    contracts.add_argument("module", metavar="FILE_OR_MODULE")
+    contracts.add_argument("url", metavar="URL", nargs="?")
+
+
+def _print(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(install_script(arguments.engine))
+    return 0
+
+
+def _install(arguments: argparse.Namespace) -> int:
+    with opened(arguments.url, create=arguments.action == "install") as engine:
+        before = engine.version()
+        version = engine.install()
+    if wants_json(arguments):
+        print_json({"before": before, "version": version})
+    elif before == version:
+        print(f"Dever SQL {version} is already installed; nothing to do")
+    else:
+        print(f"installed Dever SQL {version} in {hide_credentials(arguments.url)}")
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    file = sqlite_file(arguments.url)
+    installed: str | None = None
+    if file is None or file.exists():
+        with opened(arguments.url) as engine:
+            installed = engine.version()
+    expected = schema_version()
+    if wants_json(arguments):
+        print_json({"installed": installed, "expected": expected, "ok": installed == expected})
+    elif installed == expected:
+        print(f"Dever SQL {installed} is installed, as this program expects")
+    elif installed is None:
+        print(
+            "Dever SQL is not installed\n"
+            f"hint: dever sql install '{hide_credentials(arguments.url)}'",
+            file=sys.stderr,
+        )
+    else:
+        print(
+            f"Dever SQL {installed} is installed, this program expects {expected}\n"
+            f"hint: dever sql upgrade '{hide_credentials(arguments.url)}'",
+            file=sys.stderr,
+        )
+    if installed is None:
+        return 3
+    return 0 if installed == expected else 1
+
+
+def _contracts(arguments: argparse.Namespace) -> int:
+    program = load_program(arguments.module)
+    jobs = all_jobs()
+    if not jobs:
+        raise InvalidArgument(
+            f"{program.name} declares no job", hint="declare one with @jobs.job(retry=, timeout=)"
+        )
+    contracts = [job.contract(**_backoff(program)) for job in jobs]
+    if arguments.url is None:
+        print(_register_statement(contracts))
+        return 0
+    with opened(arguments.url, create=True) as engine:
+        if engine.version() is None:
+            if engine.kind != "sqlite":
+                raise not_installed(arguments.url)
+            engine.install()
+        registered = engine.register(None, contracts, _ALIVE)
+    if wants_json(arguments):
+        print_json(registered)
+    else:
+        columns: Sequence[Column] = (
+            ("JOB", lambda row: row.target),
+            ("CONTRACT", lambda row: row.contract_id),
+            ("FINGERPRINT", lambda row: row.fingerprint[:16]),
+        )
+        print_table(registered, columns, empty="no jobs")
+    return 0
+
+
+def _register_statement(contracts: Sequence[dict[str, Any]]) -> str:
+    """The call for psql; a dollar tag that the JSON does not hold quotes it."""
+    text = json.dumps(contracts, indent=4)
+    tag = "$contracts$"
+    while tag in text:
+        tag = f"$contracts_{secrets.token_hex(4)}$"
+    return (
+        "select target, contract_id\n"
+        f"from dever.register(null, {tag}{text}{tag}::jsonb, interval '1 minute');"
+    )
+
+
+def _backoff(program: Program) -> dict[str, Any]:
+    """The backoff of the program's settings; the documented defaults where it has none."""
+    directory = Path.cwd()
+    if program.script is None and find_settings(directory) is None:
+        return {}
+    job = program_settings(directory, program.script)[0].job
+    if job is None:
+        return {}
+    return {
+        "retry_base_ms": job.retry_base_ms,
+        "retry_max_ms": job.retry_max_ms,
+        "retry_jitter": job.retry_jitter,
+    }

@@ -1,0 +1,73 @@
+"""`dever worker`: work the jobs of a script or a package until a signal, or until idle."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+from pathlib import Path
+
+from dever_sql import database, events
+from dever_sql.declare import all_jobs
+from dever_sql.serving import serve_program
+from dever_sql.settings import load_settings, program_settings, project_directory
+
+from .parser import Commands
+from .program import load_program
+from .progress import Progress
+
+
+def add_command(commands: Commands) -> None:
+    """Add `dever worker`."""
+    parser = commands.add(
+        "worker",
+        help="work the jobs of a one-file script or of a package",
+        description=(
+            "Work the jobs of a one-file script or of a package until Ctrl-C or SIGTERM, which\n"
+            "let running jobs end. Settings: config/setting.json in the working directory; a script\n"
+            "without one runs on defaults and <stem>.db beside it."
+        ),
+        examples=(
+            "  dever worker tasks.py\n"
+            "  dever worker shop                           every job.py of the package\n"
+            "  dever worker tasks.py --until-idle          work what is due now, then end"
+        ),
+        run=_work,
+    )
+    parser.add_argument("program", metavar="FILE_OR_MODULE")
+    parser.add_argument(
+        "--until-idle",
+        action="store_true",
+        help="end when nothing is due; exit 1 when a job became dead meanwhile",
+    )
+    parser.add_argument("--settings", metavar="PATH", type=Path, help="another settings file")
+
+
+def _work(arguments: argparse.Namespace) -> int:
+    program = load_program(arguments.program)
+    path: Path | None = arguments.settings
+    if path is None:
+        settings, project = program_settings(Path.cwd(), program.script)
+    else:
+        settings, project = load_settings(path), project_directory(path)
+    database.configure(settings, project)
+    _log_to_standard_error(logging.WARNING if arguments.until_idle else logging.INFO)
+    if not arguments.until_idle:
+        return serve_program()
+    names = sorted({job.database for job in all_jobs()})
+    for name in names:  # so that what is missing is said, or installed, before anything is shown
+        database.engine_for(name)
+    with contextlib.ExitStack() as stack:
+        watched = [database.open_engine(settings.database_url(name, project)) for name in names]
+        for engine in watched:
+            stack.callback(engine.close)
+        progress = stack.enter_context(Progress(watched))
+        code = serve_program(until_idle=True)
+    return code or int(progress.dead > 0)
+
+
+def _log_to_standard_error(level: int) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    events.logger.addHandler(handler)
+    events.logger.setLevel(level)
