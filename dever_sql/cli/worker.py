@@ -24,8 +24,8 @@ def add_command(commands: Commands) -> None:
         help="work the jobs of a one-file script or of a package",
         description=(
             "Work the jobs of a one-file script or of a package until Ctrl-C or SIGTERM, which\n"
-            "let running jobs end. Settings: config/setting.json in the working directory; a script\n"
-            "without one runs on defaults and <stem>.db beside it."
+            "let running jobs end. Settings: config/setting.json in the working directory. A\n"
+            "script without one runs on defaults and <stem>.db beside it."
         ),
         examples=(
             "  dever worker tasks.py\n"
