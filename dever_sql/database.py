@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -23,6 +25,7 @@ __all__ = [
     "configure",
     "current_transaction",
     "engine_for",
+    "engines_made_by",
     "open_engine",
     "program",
     "transaction",
@@ -32,6 +35,8 @@ __all__ = [
 _lock: Final = threading.RLock()
 _engines: dict[str, Engine] = {}
 _program: tuple[Settings, Path] | None = None
+_opener: Callable[[str], Engine] | None = None
+"""Makes the engines instead of the settings; for tests."""
 
 
 def open_engine(url: str, settings: DatabaseSettings | None = None) -> Engine:
@@ -75,6 +80,24 @@ def use_engine(name: str, engine: Engine) -> None:
         _engines[name] = engine
 
 
+@contextmanager
+def engines_made_by(opener: Callable[[str], Engine]) -> Generator[None]:
+    """Inside the block no settings are read: `opener` makes the engine of each logical database at
+    its first use. They are closed at the end; those from before are back then. For tests."""
+    global _engines, _opener
+    with _lock:
+        before = _engines, _opener
+        _engines, _opener = {}, opener
+    try:
+        yield
+    finally:
+        with _lock:
+            made = list(_engines.values())
+            _engines, _opener = before
+        for engine in made:
+            engine.close()
+
+
 def program() -> tuple[Settings, Path]:
     """The program's settings and the directory its paths start from.
 
@@ -94,6 +117,8 @@ def engine_for(name: str) -> Engine:
     """
     with _lock:
         engine = _engines.get(name)
+        if engine is None and _opener is not None:
+            engine = _engines[name] = _opener(name)
         if engine is None:
             settings, project = program()
             url = settings.database_url(name, project)
@@ -118,7 +143,7 @@ def close_all() -> None:
 def backoff_settings() -> dict[str, Any]:
     """The arguments of `Job.contract`: the backoff that the settings give to all jobs (R8.3)."""
     with _lock:
-        if _program is None and _engines:
+        if _opener is not None or (_program is None and _engines):
             return {}  # engines were given (tests): the documented defaults
     job = program()[0].job
     if job is None:
