@@ -28,7 +28,13 @@ PATHS: dict[str, Callable[[Engine, str], object]] = {
     "declared queue": lambda engine, name: engine.register("w", [declaration(queue=name)], MINUTE),
     "schedule": lambda engine, name: engine.schedule(name, "@every 1m", "q"),
     "schedule's queue": lambda engine, name: engine.schedule("s", "@every 1m", name),
+    "unschedule": lambda engine, name: engine.unschedule(name),
+    "pause_schedule": lambda engine, name: engine.pause_schedule(name),
+    "resume_schedule": lambda engine, name: engine.resume_schedule(name),
+    "rewind_schedule": lambda engine, name: engine.rewind_schedule(name),
     "lock_acquire": lambda engine, name: engine.lock_acquire(name, "o", MINUTE),
+    "lock_renew": lambda engine, name: engine.lock_renew(name, "o", 1, MINUTE),
+    "lock_release": lambda engine, name: engine.lock_release(name, "o", 1),
 }
 # Reading and claiming from reserved queues is how schedules and outboxes work.
 TAKES_RESERVED = {"claim"}
