@@ -43,9 +43,9 @@ _JOIN_SECONDS: Final = 2.0
 _GRACE: Final = 5.0
 """What an async handler has to clean up after its timeout before its attempt is recorded."""
 _FLUSH_SECONDS: Final = 5.0
-_SLOT_SHARE: Final = 4
-_SLOT_WAIT: Final = 0.004
-"""While there is more work than slots, a claim waits this long for a quarter of the slots."""
+_SLOT_SHARE: Final = 2
+_SLOT_WAIT: Final = 0.002
+"""While there is more work than slots, a claim waits this long for half of the slots."""
 
 
 @dataclass(frozen=True, slots=True)
