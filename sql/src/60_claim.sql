@@ -95,7 +95,7 @@ begin
         coalesce(pg_catalog.array_to_string(claim.contracts, ','), 'messages'), 0
     ) & 9223372036854775807;
     v_started := (extract(epoch from pg_catalog.clock_timestamp()) * 1000000)::bigint;
-    if pg_catalog.current_setting(v_setting, true) ~ '^[0-9]{1,18}( [0-9]{1,18}){4}$' then
+    if pg_catalog.current_setting(v_setting, true) ~ '^[0-9]{1,18}( [0-9]{1,18}){3} [0-9]{1,10}$' then
         v_hint := pg_catalog.string_to_array(pg_catalog.current_setting(v_setting, true), ' ')::bigint[];
         if v_hint[1] = v_contracts_hash % 1000000000000000000
             and v_started between v_hint[4] and v_hint[4] + 20 * v_hint[5]
