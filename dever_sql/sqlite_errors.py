@@ -87,6 +87,8 @@ def own_error(error: sqlite3.Error, path: str | None = None) -> DeverError:
             detail=text,
             hint="check the path; restore a backup if it is the right one",
         )
+    if text == "malformed JSON":
+        return InvalidPayload("payload is not valid JSON")
     if code == sqlite3.SQLITE_ERROR and _NOT_INSTALLED.match(text):
         return InstallError(
             f"Dever SQL is not installed in this database{where}, or too old for this program",

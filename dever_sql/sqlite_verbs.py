@@ -66,15 +66,23 @@ def instant(value: int) -> datetime:
     return _EPOCH + value * _MICROSECOND
 
 
+def _integers(what: str, *lists: Sequence[int] | None) -> None:
+    """Refuse what would become a float on the way through a JSON array."""
+    for each in lists:
+        for number in each or ():
+            if not -(2**63) <= number < 2**63:
+                raise InvalidArgument(f"{what} holds a number beyond 64 bits")
+
+
 def _array(items: Iterable[Any]) -> str:
     # Not ASCII only: half of a surrogate pair must fail when it is bound, not slip in as an escape.
     return json.dumps(list(items), ensure_ascii=False, separators=(",", ":"))
 
 
-def _storable(name: str, texts: Sequence[str | None] | None) -> None:
+def _storable(name: str, texts: Sequence[Any] | None) -> None:
     """Refuse what does not survive the way through a JSON array, like PostgreSQL's driver does."""
     for text in texts or ():
-        if text is not None and not is_storable(text):
+        if isinstance(text, str) and not is_storable(text):
             raise unfit(name)
 
 
@@ -105,7 +113,7 @@ def enqueue(
     _storable("payload", payloads)
     yield step("enqueue_check_job", job=job, fingerprint=fingerprint)
     yield from _lengths(len(keys), payloads, run_ats)
-    texts = payloads or ["null"] * len(keys)
+    texts = ["null"] * len(keys) if payloads is None else payloads
     instants = [instant_us(each) for each in run_ats or [None] * len(keys)]
     items = [list(item) for item in zip(keys, texts, instants, strict=True)]
     about = {"job": job, "fingerprint": fingerprint}
@@ -182,7 +190,7 @@ def outbox_enqueue(outbox: str, payload: str, key: str | None, max_attempts: int
 def _messages(items: Sequence[tuple[str | None, str | None]]) -> str:
     _storable("payload", [payload for payload, _ in items])
     _storable("key", [key for _, key in items])
-    return _array([payload or "null", key] for payload, key in items)
+    return _array(["null" if payload is None else payload, key] for payload, key in items)
 
 
 def _insert_messages(**about: Any) -> Steps:
@@ -212,6 +220,8 @@ def register(
     alive: timedelta | None,
     about: Mapping[str, Any] | None,
 ) -> Steps:
+    for contract in contracts:
+        _storable("name", [contract.get("target"), contract.get("queue")])
     declared = json.dumps([dict(contract) for contract in contracts])
     yield from durations(True, alive=microseconds(alive))
     yield step("register_check", contracts=declared)
@@ -245,6 +255,7 @@ def claim(
     lease: timedelta | None,
     contracts: Sequence[int] | None,
 ) -> Steps:
+    _integers("contracts", contracts)
     yield step("claim_check", n=n)
     yield step("claim_check_names", n=n, queue=queue, worker=worker)
     yield from durations(True, lease=microseconds(lease))
@@ -268,6 +279,7 @@ def claim(
 
 def renew(ids: Sequence[int], tokens: Sequence[int], lease: timedelta | None) -> Steps:
     yield from durations(True, lease=microseconds(lease))
+    _integers("ids and tokens", ids, tokens)
     yield from _lengths(len(ids), tokens)
     items = _array(zip(ids, tokens, strict=True))
     rows = yield step("renew", items=items, lease_us=microseconds(lease))
@@ -345,6 +357,7 @@ def _hold(
     delays: Sequence[int | None] | None = None,
 ) -> Steps:
     """Rows (id, reason, error, delay, last, ordinal) of the claims that are still in force."""
+    _integers("ids and tokens", ids, tokens)
     _storable("reason", reasons)
     _storable("error", errors)
     yield from _lengths(len(ids), tokens, reasons, errors, delays)
@@ -453,6 +466,7 @@ def pause_queue(queue: str, paused: bool) -> Steps:
 
 
 def cancel(ids: Sequence[int]) -> Steps:
+    _integers("ids", ids)
     yield from _lengths(len(ids))
     rows = yield step("cancel_outcomes", ids=_array(ids))
     yield from _finish(
@@ -462,6 +476,7 @@ def cancel(ids: Sequence[int]) -> Steps:
 
 
 def redrive(ids: Sequence[int]) -> Steps:
+    _integers("ids", ids)
     yield from _lengths(len(ids))
     candidates = yield step("redrive_candidates", ids=_array(ids))
     yield step("redrive_blocked", ids=_array(ids))
@@ -472,6 +487,7 @@ def redrive(ids: Sequence[int]) -> Steps:
 
 
 def drop_jobs(ids: Sequence[int]) -> Steps:
+    _integers("ids", ids)
     yield from _lengths(len(ids))
     rows = yield step("drop_outcomes", ids=_array(ids))
     yield step("drop_blocked", ids=_array(ids))

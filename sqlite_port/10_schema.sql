@@ -179,6 +179,9 @@ create unique index dever_job_target_key_key on dever_job (target, key) where ta
 create unique index dever_job_queue_key_key on dever_job (queue_id, key)
 where target is null and key is not null;
 
+-- For listing alone; empty in a healthy database. Its predicate reads what a claim does not change.
+create index dever_job_blocked_idx on dever_job (id) where run_at = 9223372036854775807;
+
 -- What is left of finished work until sweep prunes it.
 create table dever_finished (
     id integer not null primary key,
@@ -208,6 +211,8 @@ create index dever_finished_outcome_idx on dever_finished (queue_id, outcome, fi
 
 create index dever_finished_target_key_idx on dever_finished (target, key)
 where target is not null;
+
+create index dever_finished_dead_idx on dever_finished (id) where outcome = 'dead';
 
 -- One row: the last job that sweep examined.
 create table dever_sweep_cursor (

@@ -16,7 +16,7 @@ where p.id = (
     select q.id
     from dever_policy as q
     where q.target = p.target
-    order by q.id in (select l.policy_id from dever_live_policy as l) desc, q.id desc
+    order by exists (select 1 from dever_live_policy as l where l.policy_id = q.id) desc, q.id desc
     limit 1
 );
 
@@ -29,7 +29,7 @@ where p.id = (
     select q.id
     from dever_policy as q
     where q.target = p.target and q.contract_id = p.contract_id
-    order by q.id in (select l.policy_id from dever_live_policy as l) desc, q.id desc
+    order by exists (select 1 from dever_live_policy as l where l.policy_id = q.id) desc, q.id desc
     limit 1
 );
 

@@ -47,7 +47,7 @@ begin
         c.now,
         new.target,
         new.key,
-        new.payload
+        json(new.payload)
     from dever_clock as c
     where not exists (
         select 1
@@ -211,7 +211,7 @@ select
     c.now,
     p.target,
     i.value ->> 0,
-    i.value ->> 1
+    json(i.value ->> 1)
 from json_each(:items) as i
 cross join dever_clock as c
 inner join dever_enqueue_policy as e on e.target = :job and e.fingerprint is :fingerprint
@@ -261,7 +261,7 @@ select
     c.now + :expires_us,
     c.now,
     i.value ->> 1,
-    i.value ->> 0
+    json(i.value ->> 0)
 from json_each(:items) as i
 cross join dever_clock as c
 inner join dever_queue as q on q.name = :queue

@@ -14,11 +14,13 @@ from dever_live_policy as l
 inner join dever_policy as p on p.id = l.policy_id;
 
 -- The contracts that no live worker has run for a queue's block_after, though they were there by then.
+-- A paused queue blocks nothing: its workers may have been stopped on purpose.
 create view dever_stale_contract (queue_id, contract_id) as
 select q.id, k.id
 from dever_queue as q
 cross join dever_contract as k
-where k.created_at <= (select c.now from dever_clock as c) - q.block_after_us
+where not q.paused
+    and k.created_at <= (select c.now from dever_clock as c) - q.block_after_us
     and not exists (
         select 1
         from dever_policy as p
@@ -38,7 +40,7 @@ select
         select p.queue_id
         from dever_policy as p
         where p.contract_id = l.contract_id
-            and p.id in (select v.policy_id from dever_live_policy as v)
+            and exists (select 1 from dever_live_policy as v where v.policy_id = p.id)
         order by p.id desc
         limit 1
     )
@@ -49,7 +51,7 @@ where not exists (
     from dever_policy as p
     where p.contract_id = l.contract_id
         and p.queue_id = q.id
-        and p.id in (select v.policy_id from dever_live_policy as v)
+        and exists (select 1 from dever_live_policy as v where v.policy_id = p.id)
 );
 
 -- name: sweep_check
@@ -94,7 +96,7 @@ with sample as materialized (
     from dever_job as j
     cross join dever_clock as c
     where j.queue_id = :queue_id
-        and j.run_at <= c.now
+        and j.run_at between :run_at and (select c.now from dever_clock as c)
         and (j.run_at, j.id) > (:run_at, :job_id)
     order by j.run_at, j.id
     limit :n
@@ -213,11 +215,11 @@ delete from dever_finished
 where id in (
     select f.id
     from keep as k
-    cross join dever_clock as c
-    inner join dever_finished as f
+    -- In this order; the planner would rather read all of dever_finished.
+    cross join dever_finished as f
         on f.queue_id = k.queue_id
             and f.outcome = k.outcome
-            and f.finished_at < c.now - k.keep_us
+            and f.finished_at < (select c.now from dever_clock as c) - k.keep_us
     where k.keep_us < 36500 * 86400000000
     limit :n
 )

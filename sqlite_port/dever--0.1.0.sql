@@ -183,6 +183,9 @@ create unique index dever_job_target_key_key on dever_job (target, key) where ta
 create unique index dever_job_queue_key_key on dever_job (queue_id, key)
 where target is null and key is not null;
 
+-- For listing alone; empty in a healthy database. Its predicate reads what a claim does not change.
+create index dever_job_blocked_idx on dever_job (id) where run_at = 9223372036854775807;
+
 -- What is left of finished work until sweep prunes it.
 create table dever_finished (
     id integer not null primary key,
@@ -212,6 +215,8 @@ create index dever_finished_outcome_idx on dever_finished (queue_id, outcome, fi
 
 create index dever_finished_target_key_idx on dever_finished (target, key)
 where target is not null;
+
+create index dever_finished_dead_idx on dever_finished (id) where outcome = 'dead';
 
 -- One row: the last job that sweep examined.
 create table dever_sweep_cursor (
@@ -431,7 +436,7 @@ where p.id = (
     select q.id
     from dever_policy as q
     where q.target = p.target
-    order by q.id in (select l.policy_id from dever_live_policy as l) desc, q.id desc
+    order by exists (select 1 from dever_live_policy as l where l.policy_id = q.id) desc, q.id desc
     limit 1
 );
 
@@ -444,7 +449,7 @@ where p.id = (
     select q.id
     from dever_policy as q
     where q.target = p.target and q.contract_id = p.contract_id
-    order by q.id in (select l.policy_id from dever_live_policy as l) desc, q.id desc
+    order by exists (select 1 from dever_live_policy as l where l.policy_id = q.id) desc, q.id desc
     limit 1
 );
 
@@ -1016,7 +1021,7 @@ begin
         c.now,
         new.target,
         new.key,
-        new.payload
+        json(new.payload)
     from dever_clock as c
     where not exists (
         select 1
@@ -1187,11 +1192,13 @@ from dever_live_policy as l
 inner join dever_policy as p on p.id = l.policy_id;
 
 -- The contracts that no live worker has run for a queue's block_after, though they were there by then.
+-- A paused queue blocks nothing: its workers may have been stopped on purpose.
 create view dever_stale_contract (queue_id, contract_id) as
 select q.id, k.id
 from dever_queue as q
 cross join dever_contract as k
-where k.created_at <= (select c.now from dever_clock as c) - q.block_after_us
+where not q.paused
+    and k.created_at <= (select c.now from dever_clock as c) - q.block_after_us
     and not exists (
         select 1
         from dever_policy as p
@@ -1211,7 +1218,7 @@ select
         select p.queue_id
         from dever_policy as p
         where p.contract_id = l.contract_id
-            and p.id in (select v.policy_id from dever_live_policy as v)
+            and exists (select 1 from dever_live_policy as v where v.policy_id = p.id)
         order by p.id desc
         limit 1
     )
@@ -1222,7 +1229,7 @@ where not exists (
     from dever_policy as p
     where p.contract_id = l.contract_id
         and p.queue_id = q.id
-        and p.id in (select v.policy_id from dever_live_policy as v)
+        and exists (select 1 from dever_live_policy as v where v.policy_id = p.id)
 );
 
 -- 80_schedule.sql
@@ -1230,12 +1237,12 @@ where not exists (
 -- Schedules: declared cron and schedule(...) in one table, fired by one tick.
 --
 -- next_at is the cursor: the first window that is neither fired nor skipped. A tick inserts the
--- occurrences of due rows and moves their cursors in one transaction, so a window is created at most
--- once however many tick; the key of an occurrence names its window. The cursor only moves on,
+-- occurrences of due rows and moves their cursors in one transaction, so a window is created at
+-- most once however many tick; the key of an occurrence names its window. The cursor only moves on,
 -- except by rewind_schedule.
 --
--- A declared schedule follows the policy in force of its target (dever_declared_policy); register and
--- tick bring the table up to date, nothing is ever deleted there.
+-- A declared schedule follows the policy in force of its target (dever_declared_policy); register
+-- and tick bring the table up to date, nothing is ever deleted there.
 --
 -- Differs by necessity: there is no compiled rule here and no 25_cron.sql. dever_sql/cron.py parses
 -- specs and finds instants, dever_sql/sqlite_schedule.py runs the statements below.
@@ -1264,7 +1271,8 @@ create table dever_schedule (
 create index dever_schedule_next_at_idx on dever_schedule (next_at);
 
 -- The policies that declared schedules fire under. A target without one is orphaned: some worker is
--- live and none of them runs what declares it. While no worker is live the newest declaration stands.
+-- live and none of them runs what declares it. While no worker is live the newest declaration
+-- stands.
 create view dever_declared_policy as
 select p.*
 from dever_current_policy as p
@@ -1313,9 +1321,9 @@ left join dever_queue as q on q.id = coalesce(s.queue_id, p.queue_id);
 
 -- Named locks with a lease and a fencing token.
 --
--- A row is a lock that somebody took; expired ones may be taken over by the next lock_acquire. Tokens
--- come from one sequence, so whoever takes a lock later carries a larger one: hand it to what the
--- lock protects, and a holder that was frozen past its lease can be told from the new one.
+-- A row is a lock that somebody took; expired ones may be taken over by the next lock_acquire.
+-- Tokens come from one sequence, so whoever takes a lock later carries a larger one: hand it to
+-- what the lock protects, and a holder that was frozen past its lease can be told from the new one.
 
 -- Named locks that somebody took; held while expires_at is in the future.
 create table dever_lock (
@@ -1338,7 +1346,8 @@ where l.expires_at > (select c.now from dever_clock as c);
 
 -- Outbox: messages that commit with the caller's rows and are delivered at least once.
 --
--- An outbox is a queue under a reserved name, which send and schedule refuse, with its own defaults.
+-- An outbox is a queue under a reserved name, which send and schedule refuse, with its own
+-- defaults.
 
 -- Checks a message for an outbox and creates the outbox at first use: 60 s visibility, 5 attempts,
 -- backoff from 5 s. Raises DV001, DV002, DV005, DV006, DV007.
@@ -1403,9 +1412,10 @@ end;
 -- Views: what everybody sees of a job, and the state of the house. Each is of bounded cost.
 --
 -- dever_jobs is two plain scans without a join, so that "the last 20 ids", one id, or one (target, key)
--- is an index scan however many rows there are. Counts stop at 10,000. Differs by necessity: instants
--- are RFC 3339 text and durations microseconds, because SQLite has no types for them; there are no
--- roles, so payloads are shown to everybody who can open the file.
+-- is an index scan however many rows there are; every column is cast to the same type in both, or
+-- SQLite would build the whole view first. Counts stop at 10,000. Differs by necessity: instants are
+-- RFC 3339 text and durations microseconds, because SQLite has no types for them; there are no roles,
+-- so payloads are shown to everybody who can open the file.
 
 -- Every job and message, unfinished and finished; state is scheduled, ready, running, blocked,
 -- succeeded, dead or cancelled.
@@ -1415,30 +1425,30 @@ select
     (select q.name from dever_queue as q where q.id = j.queue_id) as queue,
     j.target,
     j.key,
-    case
+    cast(case
         when j.run_at = 9223372036854775807 then 'blocked'
         when j.lease_until > (select c.now from dever_clock as c) then 'running'
         when j.run_at > (select c.now from dever_clock as c) then 'scheduled'
         else 'ready'
-    end as state,
+    end as text) as state,
     j.attempt,
     j.max_attempts,
-    strftime(
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (coalesce(j.due_at, j.run_at) + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (coalesce(j.due_at, j.run_at) + 62135596800000000) % 1000000) as run_at,
-    strftime(
+    ) || format('.%06dZ', (coalesce(j.due_at, j.run_at) + 62135596800000000) % 1000000) as text) as run_at,
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (j.created_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (j.created_at + 62135596800000000) % 1000000) as created_at,
-    strftime(
+    ) || format('.%06dZ', (j.created_at + 62135596800000000) % 1000000) as text) as created_at,
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (j.lease_until + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (j.lease_until + 62135596800000000) % 1000000) as lease_until,
+    ) || format('.%06dZ', (j.lease_until + 62135596800000000) % 1000000) as text) as lease_until,
     j.worker,
     j.token,
     (select k.fingerprint from dever_contract as k where k.id = j.contract_id) as fingerprint,
-    strftime(
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (j.expires_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (j.expires_at + 62135596800000000) % 1000000) as expires_at,
-    null as finished_at,
+    ) || format('.%06dZ', (j.expires_at + 62135596800000000) % 1000000) as text) as expires_at,
+    cast(null as text) as finished_at,
     j.reason,
     j.error,
     j.payload
@@ -1452,22 +1462,22 @@ select
     f.outcome as state,
     f.attempt,
     f.max_attempts,
-    strftime(
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (f.run_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (f.run_at + 62135596800000000) % 1000000) as run_at,
-    strftime(
+    ) || format('.%06dZ', (f.run_at + 62135596800000000) % 1000000) as text) as run_at,
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (f.created_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (f.created_at + 62135596800000000) % 1000000) as created_at,
-    null as lease_until,
+    ) || format('.%06dZ', (f.created_at + 62135596800000000) % 1000000) as text) as created_at,
+    cast(null as text) as lease_until,
     f.worker,
     f.token,
     (select k.fingerprint from dever_contract as k where k.id = f.contract_id) as fingerprint,
-    strftime(
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (f.expires_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (f.expires_at + 62135596800000000) % 1000000) as expires_at,
-    strftime(
+    ) || format('.%06dZ', (f.expires_at + 62135596800000000) % 1000000) as text) as expires_at,
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (f.finished_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (f.finished_at + 62135596800000000) % 1000000) as finished_at,
+    ) || format('.%06dZ', (f.finished_at + 62135596800000000) % 1000000) as text) as finished_at,
     f.reason,
     f.error,
     f.payload
@@ -1477,116 +1487,79 @@ from dever_finished as f;
 create view dever_dead as
 select
     f.id,
-    q.name as queue,
+    (select q.name from dever_queue as q where q.id = f.queue_id) as queue,
     f.target,
     f.key,
     f.outcome as state,
     f.attempt,
     f.max_attempts,
-    strftime(
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (f.run_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (f.run_at + 62135596800000000) % 1000000) as run_at,
-    strftime(
+    ) || format('.%06dZ', (f.run_at + 62135596800000000) % 1000000) as text) as run_at,
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (f.created_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (f.created_at + 62135596800000000) % 1000000) as created_at,
-    null as lease_until,
+    ) || format('.%06dZ', (f.created_at + 62135596800000000) % 1000000) as text) as created_at,
+    cast(null as text) as lease_until,
     f.worker,
     f.token,
     (select k.fingerprint from dever_contract as k where k.id = f.contract_id) as fingerprint,
-    strftime(
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (f.expires_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (f.expires_at + 62135596800000000) % 1000000) as expires_at,
-    strftime(
+    ) || format('.%06dZ', (f.expires_at + 62135596800000000) % 1000000) as text) as expires_at,
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (f.finished_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (f.finished_at + 62135596800000000) % 1000000) as finished_at,
+    ) || format('.%06dZ', (f.finished_at + 62135596800000000) % 1000000) as text) as finished_at,
     f.reason,
     f.error,
     f.payload
-from dever_queue as q
-cross join dever_finished as f
-where f.queue_id = q.id and f.outcome = 'dead';
+from dever_finished as f indexed by dever_finished_dead_idx
+where f.outcome = 'dead';
 
 -- Blocked jobs, found through an index.
 create view dever_blocked as
 select
     j.id,
-    q.name as queue,
+    (select q.name from dever_queue as q where q.id = j.queue_id) as queue,
     j.target,
     j.key,
     'blocked' as state,
     j.attempt,
     j.max_attempts,
-    strftime(
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (coalesce(j.due_at, j.run_at) + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (coalesce(j.due_at, j.run_at) + 62135596800000000) % 1000000) as run_at,
-    strftime(
+    ) || format('.%06dZ', (coalesce(j.due_at, j.run_at) + 62135596800000000) % 1000000) as text) as run_at,
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (j.created_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (j.created_at + 62135596800000000) % 1000000) as created_at,
-    strftime(
+    ) || format('.%06dZ', (j.created_at + 62135596800000000) % 1000000) as text) as created_at,
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (j.lease_until + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (j.lease_until + 62135596800000000) % 1000000) as lease_until,
+    ) || format('.%06dZ', (j.lease_until + 62135596800000000) % 1000000) as text) as lease_until,
     j.worker,
     j.token,
     (select k.fingerprint from dever_contract as k where k.id = j.contract_id) as fingerprint,
-    strftime(
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (j.expires_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (j.expires_at + 62135596800000000) % 1000000) as expires_at,
-    null as finished_at,
+    ) || format('.%06dZ', (j.expires_at + 62135596800000000) % 1000000) as text) as expires_at,
+    cast(null as text) as finished_at,
     j.reason,
     j.error,
     j.payload
-from dever_queue as q
-cross join dever_job as j
-where j.queue_id = q.id and j.run_at = 9223372036854775807;
+from dever_job as j indexed by dever_job_blocked_idx
+where j.run_at = 9223372036854775807;
 
 -- Depth, age and settings of every queue; counts are exact up to 10,000, beyond that exact is 0.
--- Differs by necessity: no lateral joins, so what is counted once there is counted per column here.
 create view dever_queues as
-select
-    d.queue,
-    d.paused,
-    min(d.ready, 10000) as ready,
-    min(d.scheduled, 10000) as scheduled,
-    min(d.running, 10000) as running,
-    min(d.blocked, 10000) as blocked,
-    min(d.dead, 10000) as dead,
-    d.ready + d.running <= 10000 and d.scheduled <= 10000 and d.blocked <= 10000 and d.dead <= 10000
-        as exact,
-    ((select c.now from dever_clock as c) - d.oldest_ready) / 1000000.0 as oldest_ready_seconds,
-    d.visibility_us,
-    d.max_attempts,
-    d.backoff_base_us,
-    d.backoff_max_us,
-    d.keep_succeeded_us,
-    d.keep_dead_us,
-    d.keep_cancelled_us,
-    d.block_after_us
-from (
+with counted as materialized (
     select
-        q.name as queue,
-        q.paused,
+        q.id,
+        -- One look at the oldest due rows counts both ready and running.
         (
-            select count(*) filter (where h.leased is not true)
-            from (
-                select j.lease_until > (select c.now from dever_clock as c) as leased
-                from dever_job as j
-                where j.queue_id = q.id and j.run_at <= (select c.now from dever_clock as c)
-                order by j.run_at, j.id
-                limit 10001
-            ) as h
-        ) as ready,
-        (
-            select count(*) filter (where h.leased)
-            from (
-                select j.lease_until > (select c.now from dever_clock as c) as leased
-                from dever_job as j
-                where j.queue_id = q.id and j.run_at <= (select c.now from dever_clock as c)
-                order by j.run_at, j.id
-                limit 10001
-            ) as h
-        ) as running,
-        (
-            select min(h.run_at)
+            select json_array(
+                count(*),
+                count(*) filter (where h.leased is not true),
+                count(*) filter (where h.leased),
+                min(h.run_at) filter (where h.leased is not true)
+            )
             from (
                 select j.run_at, j.lease_until > (select c.now from dever_clock as c) as leased
                 from dever_job as j
@@ -1594,8 +1567,7 @@ from (
                 order by j.run_at, j.id
                 limit 10001
             ) as h
-            where h.leased is not true
-        ) as oldest_ready,
+        ) as due,
         (
             select count(*)
             from (
@@ -1624,17 +1596,30 @@ from (
                 where f.queue_id = q.id and f.outcome = 'dead'
                 limit 10001
             ) as h
-        ) as dead,
-        q.visibility_us,
-        q.max_attempts,
-        q.backoff_base_us,
-        q.backoff_max_us,
-        q.keep_succeeded_us,
-        q.keep_dead_us,
-        q.keep_cancelled_us,
-        q.block_after_us
+        ) as dead
     from dever_queue as q
-) as d;
+)
+select
+    q.name as queue,
+    q.paused,
+    min(d.due ->> 1, 10000) as ready,
+    min(d.scheduled, 10000) as scheduled,
+    min(d.due ->> 2, 10000) as running,
+    min(d.blocked, 10000) as blocked,
+    min(d.dead, 10000) as dead,
+    (d.due ->> 0) <= 10000 and d.scheduled <= 10000 and d.blocked <= 10000 and d.dead <= 10000
+        as exact,
+    ((select c.now from dever_clock as c) - (d.due ->> 3)) / 1000000.0 as oldest_ready_seconds,
+    q.visibility_us,
+    q.max_attempts,
+    q.backoff_base_us,
+    q.backoff_max_us,
+    q.keep_succeeded_us,
+    q.keep_dead_us,
+    q.keep_cancelled_us,
+    q.block_after_us
+from dever_queue as q
+inner join counted as d on d.id = q.id;
 
 -- Workers that have not left: live while alive_until is in the future, lapsed otherwise; jobs is what
 -- each runs now, among the 10,000 oldest due rows of all queues.
@@ -1644,12 +1629,12 @@ select
     w.about ->> 'host' as host,
     w.about ->> 'pid' as pid,
     w.about ->> 'version' as version,
-    strftime(
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (w.started_at + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (w.started_at + 62135596800000000) % 1000000) as started_at,
-    strftime(
+    ) || format('.%06dZ', (w.started_at + 62135596800000000) % 1000000) as text) as started_at,
+    cast(strftime(
         '%Y-%m-%dT%H:%M:%S', (w.alive_until + 62135596800000000) / 1000000 - 62135596800, 'unixepoch'
-    ) || format('.%06dZ', (w.alive_until + 62135596800000000) % 1000000) as alive_until,
+    ) || format('.%06dZ', (w.alive_until + 62135596800000000) % 1000000) as text) as alive_until,
     coalesce(l.jobs, 0) as jobs
 from dever_worker as w
 left join (
