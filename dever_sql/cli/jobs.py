@@ -123,6 +123,7 @@ def _list(arguments: argparse.Namespace) -> int:
         return 0
     print_table(rows, _COLUMNS, empty="no such jobs")
     if len(rows) == arguments.limit:
+        sys.stdout.flush()
         print(f"the newest {len(rows)}; --limit N shows more", file=sys.stderr)
     return 0
 
