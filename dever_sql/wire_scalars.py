@@ -15,6 +15,8 @@ from math import isfinite
 from typing import Any, Final, TypeAlias, cast
 from uuid import UUID
 
+import msgspec
+
 from .record import INT64_MAX, INT64_MIN, ModelId
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -39,6 +41,9 @@ _is_decimal: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:E[+-]?[0-9]
 
 # No float64 needs more digits than these; an integer with more can only have been meant exactly.
 _FLOAT_DIGITS: Final = 17
+
+# From here on every float64 is an integer, and their shortest text has no fraction.
+_LARGE: Final = 2.0**53
 
 
 class Fault(Exception):
@@ -68,6 +73,10 @@ class Repeated(dict[str, Any]):
 def wrong_kind(expected: str, value: object) -> Fault:
     word = "object" if type(value) is Repeated else _KIND_WORDS.get(type(value))
     return Fault(f"must be {expected}, got {word or type(value).__name__}")
+
+
+def wrong_type(expected: str, value: object) -> Fault:
+    return Fault(f"must be {expected}, got {type(value).__name__}")
 
 
 def boolean(value: Any) -> Any:
@@ -121,7 +130,7 @@ def text(value: Any) -> Any:
 
 def encode_decimal(value: Any) -> Any:
     if type(value) is not Decimal:
-        raise wrong_kind("Decimal", value)
+        raise wrong_type("Decimal", value)
     spelled = str(value)
     if not value.is_finite():
         raise Fault("is not a finite number")
@@ -140,7 +149,7 @@ def decode_decimal(value: Any) -> Any:
 
 def encode_uuid(value: Any) -> Any:
     if type(value) is not UUID:
-        raise wrong_kind("UUID", value)
+        raise wrong_type("UUID", value)
     return str(value)
 
 
@@ -154,7 +163,7 @@ def decode_uuid(value: Any) -> Any:
 
 def encode_datetime(value: Any) -> Any:
     if type(value) is not datetime:
-        raise wrong_kind("datetime", value)
+        raise wrong_type("datetime", value)
     if value.tzinfo is not UTC:
         if value.utcoffset() is None:
             raise Fault("is a datetime without a time zone")
@@ -178,7 +187,7 @@ def decode_datetime(value: Any) -> Any:
 
 def encode_date(value: Any) -> Any:
     if type(value) is not date:
-        raise wrong_kind("date", value)
+        raise wrong_type("date", value)
     return value.isoformat()
 
 
@@ -195,7 +204,7 @@ def decode_date(value: Any) -> Any:
 
 def encode_time(value: Any) -> Any:
     if type(value) is not time:
-        raise wrong_kind("time", value)
+        raise wrong_type("time", value)
     if value.tzinfo is not None:
         raise Fault("is a time with a time zone; only an instant has one")
     return value.isoformat()
@@ -211,7 +220,7 @@ def decode_time(value: Any) -> Any:
 
 def encode_duration(value: Any) -> Any:
     if type(value) is not timedelta:
-        raise wrong_kind("timedelta", value)
+        raise wrong_type("timedelta", value)
     microseconds = (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds
     if not INT64_MIN <= microseconds <= INT64_MAX:
         raise Fault("is a duration whose microseconds exceed 64 bits")
@@ -230,7 +239,7 @@ def enum_converters(cls: type[Enum]) -> tuple[Convert, Convert]:
 
     def encode(value: Any) -> Any:
         if type(value) is not cls:
-            raise wrong_kind(cls.__name__, value)
+            raise wrong_type(cls.__name__, value)
         return value.value
 
     def decode(value: Any) -> Any:
@@ -249,7 +258,7 @@ def model_converters(model: type) -> tuple[Convert, Convert]:
 
     def encode(value: Any) -> Any:
         if type(value) is not ModelId:
-            raise wrong_kind(f"ModelId[{model.__name__}]", value)
+            raise wrong_type(f"ModelId[{model.__name__}]", value)
         identity = cast("ModelId[Any]", value)
         if identity.model is not model:
             raise Fault(f"must be ModelId[{model.__name__}], got the id of another model")
@@ -301,7 +310,11 @@ def _encode_json(value: Any, room: int) -> Any:
     if kind is int:
         return integer(value)
     if kind is float:
-        return decode_number(value)
+        number = decode_number(value)
+        if abs(number) < _LARGE:
+            return number
+        # With a fraction, or jsonb could not tell it from an integer.
+        return msgspec.Raw(f"{number:.1f}".encode())
     if value is None or kind is bool:
         return value
     raise Fault(f"holds a {type(value).__name__}, which is not a JSON value")

@@ -25,7 +25,7 @@ from . import wire_scalars
 from .errors import DeclarationError
 from .record import Json, ModelId, is_record, module_name
 from .secret import Secret
-from .wire_scalars import Convert, Fault, Repeated, wrong_kind
+from .wire_scalars import Convert, Fault, Repeated, wrong_kind, wrong_type
 
 Node: TypeAlias = dict[str, Any]
 
@@ -234,7 +234,7 @@ def _record_shape(cls: type, shapes: dict[str, Shape]) -> Shape:
 
     def encode(value: Any) -> Any:
         if type(value) is not cls:
-            raise wrong_kind(cls.__name__, value)
+            raise wrong_type(cls.__name__, value)
         members: dict[str, Any] = {}
         name = ""
         try:
@@ -289,7 +289,7 @@ def _at(member: str, what: str) -> Fault:
 def _list_shape(item: Shape) -> Shape:
     def encode(value: Any) -> Any:
         if type(value) is not list:
-            raise wrong_kind("list", value)
+            raise wrong_type("list", value)
         return each(value, item.encode)
 
     def decode(value: Any) -> Any:
