@@ -48,7 +48,7 @@ def run(engine: Engine, connection: object, steps: Steps) -> Any:
             " aenqueue_at, aenqueue_many, acomplete",
         )
     if not _is_checked(engine, link):
-        _compare(engine, link, _drive(engine, link, engine.installation_steps()))
+        _compare(engine, link, _drive(engine, link, engine.installation_steps(link.in_transaction())))
     return _drive(engine, link, steps)
 
 
@@ -62,7 +62,7 @@ async def arun(engine: Engine, connection: object, steps: Steps) -> Any:
             " enqueue_many, complete",
         )
     if not _is_checked(engine, link):
-        _compare(engine, link, await _adrive(engine, link, engine.installation_steps()))
+        _compare(engine, link, await _adrive(engine, link, engine.installation_steps(link.in_transaction())))
     return await _adrive(engine, link, steps)
 
 

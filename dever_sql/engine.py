@@ -306,7 +306,7 @@ class Engine(Protocol):
     ) -> Steps: ...
 
     # A caller's connection
-    def installation_steps(self) -> Steps:
+    def installation_steps(self, in_transaction: bool) -> Steps:
         """Returns the identity of the installation on that connection, None when there is none.
 
         Must not fail there: a failed statement would end the caller's transaction.

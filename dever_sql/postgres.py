@@ -460,7 +460,7 @@ class PostgresEngine:
 
     # --- a caller's connection --------------------------------------------------------------
 
-    def installation_steps(self) -> Steps:
+    def installation_steps(self, in_transaction: bool) -> Steps:
         # A call of a function that is not there would end the caller's transaction: look first.
         rows = yield Statement(
             "select pg_catalog.to_regprocedure('dever.installation_id()') is not null", {}

@@ -232,8 +232,8 @@ class SQLiteEngine:
 
     # --- a caller's connection --------------------------------------------------------------
 
-    def installation_steps(self) -> Steps:
-        return verbs.installation()
+    def installation_steps(self, in_transaction: bool) -> Steps:
+        return verbs.installation(in_transaction)
 
     def complete_steps(self, ids: Sequence[int], tokens: Sequence[int]) -> Steps:
         return verbs.complete(ids, tokens)

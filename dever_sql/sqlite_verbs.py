@@ -203,10 +203,12 @@ def _insert_messages(**about: Any) -> Steps:
             return sorted(id for (id,) in found)
 
 
-def installation() -> Steps:
-    """The identity of the installation. Begins with an INSERT of nothing: a transaction that has
-    not read before then waits for the write lock, and cannot be told that it was overtaken."""
-    yield step("take_write_lock")
+def installation(in_transaction: bool) -> Steps:
+    """The identity of the installation. In a transaction it begins with an INSERT of nothing: one
+    that has not read before then waits for the write lock, and cannot be told that it was
+    overtaken. Outside it only reads, so that a refused connection is left without a transaction."""
+    if in_transaction:
+        yield step("take_write_lock")
     rows = yield step("installation")
     return rows[0][0]
 
