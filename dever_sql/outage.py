@@ -62,14 +62,15 @@ class Outage:
 
 
 class Backoff:
-    """Growing pauses with jitter, for one thread."""
+    """Growing pauses with jitter, for one thread, up to `longest` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = _LONGEST_PAUSE) -> None:
+        self._longest = longest
         self._pause = _FIRST_PAUSE
 
     def next(self) -> float:
         pause = self._pause * random.uniform(0.5, 1.0)
-        self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+        self._pause = min(self._pause * 2, self._longest)
         return pause
 
     def reset(self) -> None:

@@ -60,7 +60,8 @@ class Renewer:
             self._thread.join(timeout=5.0)
 
     def _serve(self) -> None:
-        backoff = Backoff()
+        # A lease must not run out while we wait for a database that is back already.
+        backoff = Backoff(min(4.0, self._lease_seconds / _BUSY_PART))
         third = self._lease_seconds / 3
         next_renewal = time.monotonic() + third
         next_word = time.monotonic() + _ALIVE_EVERY
