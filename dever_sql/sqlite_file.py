@@ -24,7 +24,8 @@ from .errors import DatabaseUnavailable, DeverError, InstallError
 from .sql_files import named_statements
 from .sqlite_errors import own_error, unfit_text
 
-Synchronous: TypeAlias = Literal["full", "normal"]
+Synchronous: TypeAlias = Literal["full", "normal", "off"]
+"""`off` waits for no disk: for databases of tests, which no power cut has to survive."""
 Rows: TypeAlias = list[tuple[Any, ...]]
 
 MEMORY: Final = ":memory:"

@@ -139,7 +139,8 @@ class Kit:
     def _set(self, instant: datetime) -> None:
         self._now = instant.astimezone(UTC)
         for engine in self._engines.values():
-            _set_clock(engine.path, self._now)
+            with _changing(engine.path) as connection:
+                _set_clock(connection, self._now)
 
     # --- the program's databases ------------------------------------------------------------
 
@@ -150,9 +151,11 @@ class Kit:
     def open(self, name: str) -> Engine:
         """Make a logical database; the program asks for it at its first use of the name."""
         path = self._directory / f"{len(self._engines)}.db"
-        _make_database(path)
-        _set_clock(str(path), self._now)
-        self._engines[name] = engine = SQLiteEngine(path, synchronous="normal")
+        shutil.copyfile(_template(), path)
+        with _changing(str(path)) as connection:  # a database has an identity of its own
+            connection.execute("update dever_installation set id = ?", [str(uuid.uuid4())])
+            _set_clock(connection, self._now)
+        self._engines[name] = engine = SQLiteEngine(path, synchronous="off")
         return engine
 
     def _declare(self) -> None:
@@ -380,13 +383,6 @@ def kit(jobs: Callable[[], Iterable[Job[Any]]] = all_jobs) -> Generator[Kit]:
             yield made
 
 
-def _make_database(path: Path) -> None:
-    """A copy of a freshly installed database, with an identity of its own."""
-    shutil.copyfile(_template(), path)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("update dever_installation set id = ?", [str(uuid.uuid4())])
-
-
 @functools.cache
 def _template() -> Path:
     """Installed once per process: an install takes longer than most tests."""
@@ -406,7 +402,15 @@ def _kept_directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="dever-template-", ignore_cleanup_errors=True)
 
 
-def _set_clock(path: str, instant: datetime) -> None:
-    microseconds = (instant - _EPOCH) // _MICROSECOND
+@contextmanager
+def _changing(path: str) -> Generator[sqlite3.Connection]:
     with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as connection:
-        connection.execute("update dever_testing_clock set now = ?", [microseconds])
+        connection.execute("pragma synchronous = off")
+        connection.execute("begin immediate")
+        yield connection
+        connection.execute("commit")
+
+
+def _set_clock(connection: sqlite3.Connection, instant: datetime) -> None:
+    microseconds = (instant - _EPOCH) // _MICROSECOND
+    connection.execute("update dever_testing_clock set now = ?", [microseconds])
