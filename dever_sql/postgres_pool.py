@@ -146,7 +146,6 @@ class Pool:
         self._slots = threading.Semaphore(size)
         self._lock = threading.Lock()
         self._closed = False
-        self._told_pooled = False
         self.shown_url = hide_credentials(url)
 
     def __repr__(self) -> str:
@@ -210,7 +209,7 @@ class Pool:
                 session.in_transactions = True
                 session.autocommit = False
                 session.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-            self._tell_pooled()
+            _tell_pooled(self.shown_url)
         elif isolation != "read committed":
             # A stricter default would turn ordinary races for a row into errors.
             session.execute(
@@ -219,16 +218,6 @@ class Pool:
             )
         session.adapters.register_loader("timestamptz", _InstantLoader)
         session.adapters.register_loader("interval", _DurationLoader)
-
-    def _tell_pooled(self) -> None:
-        with self._lock:
-            told, self._told_pooled = self._told_pooled, True
-        if not told:
-            log_event(
-                "info",
-                "behind a transaction pooler: polling instead of LISTEN, no prepared statements",
-                database=self.shown_url,
-            )
 
     @contextmanager
     def session(self) -> Generator[Session]:
@@ -279,6 +268,20 @@ class Pool:
                     self._free.append(session)
                     return
         session.close()
+
+
+_told_pooled: Final[set[str]] = set()
+
+
+def _tell_pooled(shown_url: str) -> None:
+    """Once per database, not for each connection."""
+    if shown_url not in _told_pooled:
+        _told_pooled.add(shown_url)
+        log_event(
+            "info",
+            "behind a transaction pooler: polling instead of LISTEN, no prepared statements",
+            database=shown_url,
+        )
 
 
 def _has_something_to_say(session: Session) -> bool:
