@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
 
-from .database import open_engine
+from .database import engine_for, open_engine
 from .engine import Engine, JobRow, JobState, Missed, Outcome, QueueRow, ScheduleRow
 from .errors import InstallError
 from .lock import Lock
@@ -47,6 +47,14 @@ class Store:
             engine.close()
             raise
         return cls(engine)
+
+    @classmethod
+    def of(cls, database: str = "default") -> Store:
+        """The store of the program's logical database, on the connections that its jobs use.
+
+        It is cheap to make and needs no closing. Raises SettingsError for an unknown name.
+        """
+        return cls(engine_for(database))
 
     def __repr__(self) -> str:
         return f"Store({self.engine!r})"

@@ -6,8 +6,10 @@ import json
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -65,13 +67,31 @@ class Inbox:
             stderr=self.log,
         )
 
+    def background(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "inbox", *arguments],
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
     def states(self) -> Counter[str]:
-        rows = json.loads(self.run("dever_sql", "jobs", "--limit", "1000", "--json"))
+        rows = json.loads(
+            self.run(
+                "dever_sql", "jobs", "--target", "inbox.job.count", "--limit", "1000", "--json"
+            )
+        )
         return Counter(row["state"] for row in rows)
 
     def unfinished(self) -> int:
         rows = json.loads(self.run("dever_sql", "queues", "--json"))
-        return sum(row[state] for row in rows for state in ("ready", "scheduled", "running"))
+        return sum(
+            row[state]
+            for row in rows
+            if row["queue"] == "default"
+            for state in ("ready", "scheduled", "running")
+        )
 
     def report(self) -> dict[str, int]:
         lines = self.run("inbox", "report").splitlines()[1:]
@@ -155,3 +175,38 @@ def test_the_samples_run_as_the_readme_says(inbox: Inbox):
     inbox.run("dever_sql", "worker", "inbox", "--until-idle")
     assert inbox.report() == expected(SAMPLES)
     assert inbox.states() == {"succeeded": 24}
+
+
+@pytest.mark.req("R7.8")
+def test_every_notification_arrives_with_its_key(inbox: Inbox):
+    inbox.receive(SAMPLES)
+    inbox.run("dever_sql", "worker", "inbox", "--until-idle")
+    wanted = {json.loads(line)["delivery"] for line in SAMPLES.read_text().splitlines()}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    seen: set[str] = set()
+    receiver = inbox.background("receiver", port)
+    relays = [inbox.background("relay", f"http://127.0.0.1:{port}/") for _ in range(2)]
+    watchdog = threading.Timer(LIMIT_SECONDS, receiver.kill)
+    watchdog.start()
+    try:
+        assert receiver.stdout is not None
+        while seen != wanted:
+            line = receiver.stdout.readline()
+            assert line, f"{len(seen)} of {len(wanted)} arrived"
+            seen.add(line.strip())
+    finally:
+        watchdog.cancel()
+        for process in (receiver, *relays):
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.req("R6.3")
+def test_the_hourly_summary_is_a_schedule(inbox: Inbox):
+    inbox.receive(SAMPLES)
+    inbox.run("dever_sql", "worker", "inbox", "--until-idle")
+    (schedule,) = json.loads(inbox.run("dever_sql", "schedules", "--json"))
+    assert schedule["name"] == schedule["target"] == "inbox.job.summarise"
+    assert schedule["spec"] == "0 * * * *"

@@ -1,11 +1,11 @@
-"""python -m inbox prepare | receive FILE | report"""
+"""python -m inbox prepare | receive FILE | report | relay URL | receiver PORT"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from . import app
+from . import app, receiver, relay
 from .database import prepare
 
 
@@ -22,6 +22,10 @@ def main(arguments: list[str]) -> int:
             print(f"{'REPOSITORY':<40}  {'DELIVERIES':>10}  {'KINDS':>5}  {'MOST OF ONE':>11}")
             for repository, deliveries, kinds, most in app.report():
                 print(f"{repository:<40}  {deliveries:>10}  {kinds:>5}  {most:>11}")
+        case ["relay", url]:
+            relay.run(url)
+        case ["receiver", port]:
+            receiver.run(int(port))
         case _:
             print(__doc__, file=sys.stderr)
             return 2

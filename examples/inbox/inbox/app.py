@@ -1,14 +1,15 @@
-"""What the inbox does: store each delivery once, count each delivery once."""
+"""What the inbox does: store each delivery once, count it once, tell others about it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from dever_sql import Store, record
 from dever_sql import job as dever_job
-from dever_sql import record
 
 from . import job
 from .database import transaction
@@ -52,8 +53,11 @@ def receive(lines: Iterable[str]) -> Receipt:
 
 
 def count(received: Received) -> None:
-    """Count one delivery. The count and the job's completion are one commit, so that a worker
-    killed at any moment leaves either both or neither."""
+    """Count one delivery and put a notification of it into the outbox.
+
+    Count, notification and the job's completion are one commit, so that a worker killed at any
+    moment leaves either all of it or nothing.
+    """
     with transaction() as tx:
         event, body = tx.execute(
             "select event, body from delivery where id = :id", {"id": received.delivery}
@@ -65,7 +69,27 @@ def count(received: Received) -> None:
             " do update set deliveries = repository_statistic.deliveries + 1",
             {"repository": repository, "event": event},
         )
+        Store.of().outbox("notify").enqueue(
+            {"delivery": received.delivery, "repository": repository, "event": event},
+            key=received.delivery,
+            max_attempts=20,
+            connection=tx.connection,
+        )
         dever_job.current().complete(tx.connection)
+
+
+def summarise() -> None:
+    """Write down how much has been counted at the beginning of this hour."""
+    hour = datetime.now(UTC).strftime("%Y-%m-%dT%H:00Z")
+    with transaction() as tx:
+        tx.execute(
+            "insert into hourly_summary (hour, repositories, deliveries)"
+            " select :hour, count(distinct repository), coalesce(sum(deliveries), 0)"
+            " from repository_statistic where 1 = 1"
+            " on conflict (hour) do update set repositories = excluded.repositories,"
+            " deliveries = excluded.deliveries",
+            {"hour": hour},
+        )
 
 
 def report() -> list[tuple[str, int, int, int]]:

@@ -12,3 +12,8 @@ jobs = Jobs(database="default")
 @jobs.job(retry=20, timeout=30_000)
 def count(received: app.Received) -> None:
     app.count(received)
+
+
+@jobs.cron("0 * * * *", retry=3, timeout=30_000)
+def summarise() -> None:
+    app.summarise()

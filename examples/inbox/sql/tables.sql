@@ -13,3 +13,9 @@ create table if not exists repository_statistic (
     deliveries integer not null,
     primary key (repository, event)
 );
+
+create table if not exists hourly_summary (
+    hour text not null primary key,
+    repositories integer not null,
+    deliveries integer not null
+);
