@@ -1,7 +1,4 @@
-"""How an enqueue of a declared job reaches its database: encode, register once, insert (R3).
-
-Databases are imported when they are needed: declaring a job loads no driver.
-"""
+"""How an enqueue of a declared job reaches its database: encode, register once, insert (R3)."""
 
 from __future__ import annotations
 
@@ -13,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
+from . import connection as caller
+from . import database
 from .engine import Engine, Enqueued, Steps
 from .errors import InvalidArgument, InvalidKey, InvalidPayload, UnknownJob
 
@@ -75,9 +74,6 @@ def instant(run_at: Any) -> datetime:
 
 def insert(job: Job[Any], entries: Sequence[Entry], connection: object | None) -> list[Enqueued]:
     """Insert on the caller's connection, in the open `transaction()`, or on an own connection."""
-    from . import connection as caller
-    from . import database
-
     batch = _Batch(job, entries)
     if connection is None:
         connection = database.current_transaction(job.database)
@@ -96,9 +92,6 @@ async def ainsert(
     job: Job[Any], entries: Sequence[Entry], connection: object | None
 ) -> list[Enqueued]:
     """`insert` for async code: an async connection, or a thread for an own one."""
-    from . import connection as caller
-    from . import database
-
     batch = _Batch(job, entries)
     if connection is None:
         connection = database.current_transaction(job.database)
@@ -144,8 +137,6 @@ class _Batch:
         engine.register(None, [self._declared()], _ALIVE)
 
     def _declared(self) -> dict[str, Any]:
-        from . import database
-
         return self._job.contract(**database.backoff_settings())
 
 
