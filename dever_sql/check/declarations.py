@@ -79,9 +79,10 @@ class _Checker:
             node for each in self._jobs.declarations(self._module) for node in _parts(each)
         }
         for use in self._module.uses:
-            if use.chain[-1] not in ("job", "cron") or use.node in decorators:
-                continue
             parent = self._module.parents.get(use.node)
+            is_called = isinstance(parent, ast.Call) and parent.func is use.node
+            if use.node in decorators or not (is_called or use.chain[-1] in ("job", "cron")):
+                continue
             is_alias = isinstance(parent, ast.Assign) and parent.value is use.node
             if not is_alias and self._jobs.decorator_kind(self._module, use.node):
                 self._add(

@@ -8,7 +8,7 @@ from typing import Final
 
 from dever_sql.errors import InvalidSpec
 
-from .module import Binding, Module
+from .module import Binding, Module, Use
 from .project import Project, Symbol, is_product
 from .reporting import Report
 
@@ -18,9 +18,8 @@ _SPEC_ARGUMENT: Final = 1
 def check_schedules(project: Project, module: Module, report: Report) -> None:
     """Report literal specs that the store would refuse."""
     for call in module.calls:
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != "schedule":
-            continue
-        if not _is_store(project, module, call.func.value):
+        use = module.use_at.get(call.func)
+        if use is None or use.chain[-1] != "schedule" or not _is_store(project, module, use):
             continue
         named = [each.value for each in call.keywords if each.arg == "spec"]
         given = call.args[_SPEC_ARGUMENT : _SPEC_ARGUMENT + 1] or named
@@ -41,9 +40,9 @@ def _check(module: Module, node: ast.expr, spec: str, report: Report) -> None:
         report.add(module, node, "DEV601", message, f"{hint[:1].upper()}{hint[1:]}.")
 
 
-def _is_store(project: Project, module: Module, node: ast.expr) -> bool:
-    """Whether an expression is a name that was bound to `Store.open(...)`."""
-    for thing in project.of_node(module, node):
+def _is_store(project: Project, module: Module, use: Use) -> bool:
+    """Whether `store` of `store.schedule` was bound to `Store.open(...)`."""
+    for thing in project.of_chain(module, use.scope, use.chain[:-1]) if use.chain[1:] else []:
         source = thing.module if isinstance(thing, Symbol) else module
         if any(_opens(project, source, binding) for binding in project.bindings(thing)):
             return True
