@@ -8,6 +8,7 @@ import pytest
 from check.projects import FUTURE, SHOP, codes, only, write
 
 from dever_sql.check import check
+from dever_sql.check.sources import BUCKETS
 
 JOB = FUTURE + "from dever_sql import Jobs\nfrom . import app\njobs = Jobs()\n"
 SEND = """
@@ -37,17 +38,7 @@ def in_job(tmp_path: Path, text: str) -> list[str]:
         ),
         *[
             (["-job.py", "job/a.py", f"job/{name}.py"], f"DEV104 shop/order/job/{name}.py")
-            for name in [
-                "common",
-                "shared",
-                "utils",
-                "util",
-                "helper",
-                "helpers",
-                "base",
-                "service",
-                "services",
-            ]
+            for name in sorted(BUCKETS)
         ],
     ],
 )
@@ -432,7 +423,8 @@ def test_a_script_has_no_layout(tmp_path: Path) -> None:
         "from dever_sql import Jobs, record\njobs = Jobs()\n"
         "@record\nclass Photo:\n    number: int\n"
         "@jobs.job(retry=1, timeout=1)\ndef shrink(photo: Photo) -> None: ...\n"
-        "shrink.enqueue(Photo(1), key='1')\nfor each in [shrink]:\n    each.enqueue(Photo(2), key='2')\n"
+        "shrink.enqueue(Photo(1), key='1')\n"
+        "for each in [shrink]:\n    each.enqueue(Photo(2), key='2')\n"
     )
     (tmp_path / "tasks.py").write_text(script)
     assert check(tmp_path / "tasks.py", use_cache=False) == []
