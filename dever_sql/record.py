@@ -143,7 +143,7 @@ class ModelId(Generic[M]):
 
 if TYPE_CHECKING:
     Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
-    """Any JSON value, kept as a value: spelling, member order and repeated members are not."""
+    # Read-only kinds, so that a dict[str, int] is one. Only list and dict themselves are encoded.
 else:
 
     @final
