@@ -48,7 +48,9 @@ def run(engine: Engine, connection: object, steps: Steps) -> Any:
             " aenqueue_at, aenqueue_many, acomplete",
         )
     if not _is_checked(engine, link):
-        _compare(engine, link, _drive(engine, link, engine.installation_steps(link.in_transaction())))
+        _compare(
+            engine, link, _drive(engine, link, engine.installation_steps(link.in_transaction()))
+        )
     return _drive(engine, link, steps)
 
 
@@ -62,7 +64,11 @@ async def arun(engine: Engine, connection: object, steps: Steps) -> Any:
             " enqueue_many, complete",
         )
     if not _is_checked(engine, link):
-        _compare(engine, link, await _adrive(engine, link, engine.installation_steps(link.in_transaction())))
+        _compare(
+            engine,
+            link,
+            await _adrive(engine, link, engine.installation_steps(link.in_transaction())),
+        )
     return await _adrive(engine, link, steps)
 
 
@@ -236,7 +242,12 @@ _PERCENT_NAME = re.compile(r"%\(([a-z_]+)\)s")
 
 def _for_sqlalchemy(statement: Statement) -> tuple[Any, Mapping[str, Any]]:
     text: Any = importlib.import_module("sqlalchemy").text
-    return text(_PERCENT_NAME.sub(r":\1", statement.text)), dict(statement.parameters)
+    parameters = dict(statement.parameters)
+    if "%(" not in statement.text:
+        return text(statement.text), parameters
+    # asyncpg asks the server for each parameter's type and wants that one: let all be text.
+    shown = {name: None if value is None else str(value) for name, value in parameters.items()}
+    return text(_PERCENT_NAME.sub(r"cast(:\1 as text)", statement.text)), shown
 
 
 def _tuples(result: Any) -> _Rows:
