@@ -17,7 +17,8 @@ begin
             'dever.worker', 'dever.worker_policy',
             'dever.token_seq',
             'dever.job', 'dever.job_id_seq',
-            'dever.finished'
+            'dever.finished',
+            'dever.schedule', 'dever.lock'
         ] loop
             perform pg_catalog.pg_extension_config_dump(v_relation::pg_catalog.regclass, '');
         end loop;
