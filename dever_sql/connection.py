@@ -187,7 +187,14 @@ class _Sqlite3(_Link):
     __slots__ = ()
 
     def execute(self, statement: Statement) -> _Rows:
-        return sqlite_rows(self.connection, statement.text, statement.parameters)
+        rows = sqlite_rows(self.connection, statement.text, statement.parameters)
+        if self.connection.text_factory is not bytes:
+            return rows
+        # No statement of ours returns a blob: this is the caller's choice for text.
+        return [
+            tuple(value.decode() if isinstance(value, bytes) else value for value in row)
+            for row in rows
+        ]
 
     def in_transaction(self) -> bool:
         return self.connection.in_transaction

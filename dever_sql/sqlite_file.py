@@ -265,10 +265,13 @@ def connect(
     except sqlite3.Error as error:
         raise own_error(error, path) from None
     try:
-        connection.execute("pragma foreign_keys = on")
-        connection.execute(f"pragma synchronous = {synchronous}")
-        connection.execute("pragma journal_size_limit = 16777216")
-        _use_wal(connection)
+        for setting in (
+            "foreign_keys = on",
+            "journal_mode = wal",
+            f"synchronous = {synchronous}",
+            "journal_size_limit = 16777216",
+        ):
+            _set(connection, setting)
     except sqlite3.Error as error:
         connection.close()
         raise own_error(error, path) from None
@@ -327,14 +330,15 @@ def _rollback(connection: sqlite3.Connection) -> None:
             raise own_error(error) from None
 
 
-def _use_wal(connection: sqlite3.Connection) -> None:
+def _set(connection: sqlite3.Connection, setting: str) -> None:
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
-            connection.execute("pragma journal_mode = wal").fetchall()
+            connection.execute(f"pragma {setting}").fetchall()
             return
         except sqlite3.Error as error:
-            # Switching needs the file alone for a moment; SQLite does not wait for that by itself.
+            # Switching to WAL needs the file alone for a moment, and until that is done others
+            # find it locked; SQLite does not wait for either by itself.
             if not _is_busy(error) or time.monotonic() >= deadline:
                 raise
         time.sleep(random.uniform(*_PAUSE))

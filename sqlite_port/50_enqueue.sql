@@ -273,6 +273,6 @@ returning id;
 -- name: send_find
 select j.id
 from json_each(:items) as i
-inner join dever_queue as q on q.name = :queue
-inner join dever_job as j
+cross join dever_queue as q on q.name = :queue
+cross join dever_job as j
     on j.target is null and j.queue_id = q.id and j.key = i.value ->> 1;
