@@ -116,7 +116,7 @@ def next_tick_at(run: Run) -> datetime | None:
 
 
 def unschedule(run: Run, name: str) -> bool:
-    """Remove a schedule made by `schedule`; what it has fired stays."""
+    """Remove a schedule, a declared one only when it is orphaned; what it has fired stays."""
     return bool(run("unschedule", {"name": name}))
 
 

@@ -106,7 +106,7 @@ class Store:
         )
 
     def unschedule(self, name: str) -> bool:
-        """Remove a schedule; False: there was none of that name."""
+        """Remove a schedule (a declared one only when orphaned); False: there was none."""
         return self.engine.unschedule(name)
 
     def pause_schedule(self, name: str) -> bool:

@@ -197,9 +197,19 @@ where s.fault is null
         or exists (select 1 from dever_declared_policy as d where d.target = s.name)
     );
 
+-- A declared schedule goes only when it is orphaned; declared again it starts at its next window.
+
 -- name: unschedule
 delete from dever_schedule
-where name = :name and not declared
+where name = :name
+    and (
+        not declared
+        or not exists (
+            select 1
+            from dever_declared_policy as d
+            where d.target = dever_schedule.name
+        )
+    )
 returning name;
 
 -- name: pause_schedule

@@ -193,8 +193,8 @@ cross join lateral dever.schedule_state(s.name, s.declared) as t;
 comment on view dever.schedules is
 'Schedules. target: the job of a declared cron, null for schedule(...). next_at: the first window
 neither fired nor skipped. missed: what happens to missed windows. skipped: windows that were
-neither fired nor are pending. status: active, paused, ahead (the clock was set back, see rewind_schedule),
-orphaned (no current program declares it), damaged (store it again)';
+neither fired nor are pending. status: active, paused, ahead (the clock was set back, see
+rewind_schedule), orphaned (no current program declares it), damaged (store it again)';
 
 -- How many windows a cursor has behind it at an instant, its own included.
 create function dever.pending_windows(rule bigint[], next_at timestamptz, instant timestamptz)
@@ -595,6 +595,7 @@ $$;
 comment on function dever.schedule(text, text, text, jsonb, text, interval, integer) is
 'Stores a schedule that sends a message at every boundary: five-field UTC cron or @every 15m';
 
+-- A declared schedule goes only when it is orphaned; declared again it starts at its next window.
 create function dever.unschedule(name text)
 returns boolean
 language plpgsql
@@ -607,13 +608,15 @@ as $$
 begin
     perform dever.check_name(unschedule.name, 'schedule');
     delete from dever.schedule as s
-    where s.name = unschedule.name and not s.declared;
+    where s.name = unschedule.name
+        and (not s.declared or (dever.declared_policy(s.name)).id is null);
     return found;
 end
 $$;
 
 comment on function dever.unschedule(text) is
-'Removes a schedule made by dever.schedule; false: there was none. What it has fired stays';
+'Removes a schedule, a declared one only when it is orphaned; false: there was none. What it has
+fired stays';
 
 -- While paused, windows that pass are skipped. False: there is no such schedule.
 create function dever.pause_schedule(name text)

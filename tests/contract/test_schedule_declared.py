@@ -87,6 +87,21 @@ def test_a_cron_that_nobody_declares_any_more_is_orphaned_and_silent(
     assert engine.next_tick_at() is None
 
 
+@pytest.mark.req("R6.6", "R7.4")
+def test_what_is_declared_can_be_removed_only_when_it_is_orphaned(
+    engine: Engine, clock: Clock
+) -> None:
+    engine.register("old", [declaration("* * * * *")], ALIVE)
+    assert engine.unschedule("shop.job.nightly") is False
+    engine.leave("old")
+    engine.register("new", [declaration(None, target="shop.job.other")], ALIVE)
+    assert engine.unschedule("shop.job.nightly") is True
+    assert engine.schedules() == []
+    clock.advance(5 * MINUTE)
+    engine.register("old", [declaration("* * * * *")], ALIVE)
+    assert declared(engine).next_at == START + 6 * MINUTE
+
+
 @pytest.mark.req("R6.6")
 def test_a_job_that_lost_its_schedule_is_orphaned(engine: Engine, clock: Clock) -> None:
     engine.register("old", [declaration("* * * * *")], ALIVE)
