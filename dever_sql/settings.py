@@ -75,7 +75,7 @@ class DatabaseSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
-    """A whole settings file. `project` is the directory that relative paths start from."""
+    """A whole settings file."""
 
     runtime: RuntimeSettings
     database: Annotated[dict[str, DatabaseSettings], Meta(min_length=1)]

@@ -34,6 +34,7 @@ COMMANDS = (
     "init",
     "worker",
     "check",
+    "fmt",
     "jobs",
     "queues",
     "schedules",
@@ -41,6 +42,8 @@ COMMANDS = (
     "cron",
     "sql",
     "doctor",
+    "top",
+    "settings",
 )
 
 DONE, FINDING, WRONG_USE, UNREACHABLE = 0, 1, 2, 3

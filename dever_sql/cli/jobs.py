@@ -22,7 +22,7 @@ from .output import (
 from .parser import Commands, Parser, shared_options
 from .place import database_options, installed_engine
 
-_COLUMNS: Sequence[Column] = (
+COLUMNS: Sequence[Column] = (
     ("ID", lambda job: job.id),
     ("STATE", lambda job: job.state),
     ("QUEUE", lambda job: job.queue),
@@ -121,7 +121,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if wants_json(arguments):
         print_json(rows)
         return 0
-    print_table(rows, _COLUMNS, empty="no such jobs")
+    print_table(rows, COLUMNS, empty="no such jobs")
     if len(rows) == arguments.limit:
         sys.stdout.flush()
         print(f"the newest {len(rows)}; --limit N shows more", file=sys.stderr)
@@ -153,7 +153,7 @@ def _act(arguments: argparse.Namespace) -> int:
             if wants_json(arguments):
                 print_json(rows)
             else:
-                print_table(rows, _COLUMNS, empty="no such jobs")
+                print_table(rows, COLUMNS, empty="no such jobs")
                 print(f"{len(rows)} would be affected; nothing was changed")
             return 0
         act: Callable[[Sequence[int]], list[Outcome]] = {

@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from .durations import show_duration
 from .parser import Parser, shared_options
 
@@ -41,13 +46,14 @@ def print_json(value: Any) -> None:
 
 def print_table(rows: Iterable[Any], columns: Sequence[Column], *, empty: str) -> None:
     """Print rows as a table: drawn on a terminal, plain aligned text in a pipe or a file."""
-    cells = [[show(read(row)) for _, read in columns] for row in rows]
-    headings = [heading for heading, _ in columns]
-    if not cells:
+    rows = list(rows)
+    if not rows:
         print(empty)
     elif sys.stdout.isatty():
-        _print_drawn(headings, cells)
+        Console().print(drawn_table(rows, columns))
     else:
+        headings = [heading for heading, _ in columns]
+        cells = [[show(read(row)) for _, read in columns] for row in rows]
         for line in _aligned([headings, *cells]):
             print(line)
 
@@ -85,18 +91,17 @@ def show(value: Any) -> str:
     )
 
 
-def _print_drawn(headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
+def drawn_table(
+    rows: Iterable[Any], columns: Sequence[Column], *, title: str | None = None
+) -> Table:
+    """Rows as a table for a terminal."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+    for heading, _ in columns:
         table.add_column(heading, overflow="fold")
-    for row in cells:
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    Console().print(table)
+    for row in rows:
+        cells = [show(read(row)) for _, read in columns]
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in cells))
+    return table
 
 
 _STYLES = {"dead": "red", "blocked": "yellow", "running": "cyan", "succeeded": "green"}

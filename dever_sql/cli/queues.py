@@ -30,7 +30,7 @@ def _count(name: str) -> Column:
     return (name.upper(), read)
 
 
-_COLUMNS: Sequence[Column] = (
+COLUMNS: Sequence[Column] = (
     ("QUEUE", lambda queue: queue.queue),
     ("PAUSED", lambda queue: queue.paused),
     *(_count(name) for name in ("ready", "scheduled", "running", "blocked", "dead")),
@@ -101,7 +101,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if wants_json(arguments):
         print_json(rows)
     else:
-        print_table(rows, _COLUMNS, empty="no queues yet: the first enqueue creates one")
+        print_table(rows, COLUMNS, empty="no queues yet: the first enqueue creates one")
     return 0
 
 

@@ -9,7 +9,7 @@ from .output import Column, json_option, print_json, print_table, wants_json
 from .parser import Commands
 from .place import database_options, installed_engine
 
-_COLUMNS: Sequence[Column] = (
+COLUMNS: Sequence[Column] = (
     ("WORKER", lambda worker: worker.worker),
     ("HOST", lambda worker: worker.host),
     ("PID", lambda worker: worker.pid),
@@ -37,5 +37,5 @@ def _list(arguments: argparse.Namespace) -> int:
     if wants_json(arguments):
         print_json(rows)
     else:
-        print_table(rows, _COLUMNS, empty="no workers: dever worker FILE_OR_MODULE starts one")
+        print_table(rows, COLUMNS, empty="no workers: dever worker FILE_OR_MODULE starts one")
     return 0

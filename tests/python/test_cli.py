@@ -36,7 +36,7 @@ class Greeting:
 def greet(greeting: Greeting) -> None:
     if greeting.name == "nobody":
         raise job.Dead("nobody is there")
-    print("hello", greeting.name, flush=True)
+    print(f"hello {greeting.name}", flush=True)
 
 
 if __name__ == "__main__":
@@ -282,6 +282,27 @@ def test_workers_are_listed(script: Path, capsys: pytest.CaptureFixture[str]):
     enqueue(script, "Ada")
     assert read_json(capsys, "workers") == []
     assert len(fields(WorkerRow)) == 7
+
+
+def test_top_is_printed_once_into_a_pipe(script: Path, capsys: pytest.CaptureFixture[str]):
+    enqueue(script, "nobody")
+    work(script)
+    assert main(["top", "--file", "tasks.py"]) == 0
+    assert "nobody" in capsys.readouterr().out
+    assert main(["top", "--file", "tasks.py", "--interval", "0"]) == 2
+
+
+def test_settings_are_checked_and_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["init", str(tmp_path / "shop")]) == 0
+    file = tmp_path / "shop" / "config" / "setting.json"
+    assert main(["settings", "check", str(file)]) == 0
+    file.write_text(file.read_text().replace("60000", "99"))
+    assert main(["settings", "check", str(file)]) == 2
+    output = capsys.readouterr()
+    assert "job.lease_ms: 99 is below 100" in output.err
+    assert main(["settings", "schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["$defs"]["JobSettings"]["properties"]["lease_ms"]["minimum"] == 100
 
 
 def test_control_characters_never_reach_the_terminal(
