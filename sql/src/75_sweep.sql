@@ -37,7 +37,8 @@ as $$
         select c.id
         from dever.contract as c
         where c.created_at <= since
-            and not (c.id = any (dever.live_contracts(since)))
+            -- A subquery, so that it is computed once and not for every contract.
+            and c.id <> all ((select dever.live_contracts(since))::integer[])
     )
 $$;
 
@@ -140,22 +141,26 @@ begin
 
         if v_cursor.run_at < 'infinity' then
             -- A paused queue blocks nothing: its workers may have been stopped on purpose.
-            v_stale := case
-                when v_queue.paused then '{}'
-                else dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us))
-            end;
-            -- Live contracts whose programs all moved them to other queues.
-            v_elsewhere := array(
-                select l.contract_id
-                from pg_catalog.unnest(v_live) as l (contract_id)
-                where not exists (
-                    select
-                    from dever.policy as p
-                    where p.contract_id = l.contract_id
-                        and p.queue_id = v_queue.id
-                        and dever.is_policy_live(p.id, v_now)
-                )
-            );
+            v_stale := '{}';
+            v_elsewhere := '{}';
+            -- Most of many queues are empty: these two are worth their cost only for due rows.
+            if exists (select from dever.job as j where j.queue_id = v_queue.id and j.run_at <= v_now) then
+                if not v_queue.paused then
+                    v_stale := dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us));
+                end if;
+                -- Live contracts whose programs all moved them to other queues.
+                v_elsewhere := array(
+                    select l.contract_id
+                    from pg_catalog.unnest(v_live) as l (contract_id)
+                    where not exists (
+                        select
+                        from dever.policy as p
+                        where p.contract_id = l.contract_id
+                            and p.queue_id = v_queue.id
+                            and dever.is_policy_live(p.id, v_now)
+                    )
+                );
+            end if;
             select
                 pg_catalog.count(*) as examined,
                 (pg_catalog.array_agg(s.run_at order by s.run_at desc, s.id desc))[1] as last_run_at,
