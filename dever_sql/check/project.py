@@ -94,6 +94,10 @@ class Project:
             self._modules[path] = self._read(path)
         return self._modules[path]
 
+    def use(self, module: Module) -> None:
+        """Take a text for the content of its file."""
+        self._modules[module.path] = module
+
     def place(self, module: Module) -> Place:
         place = self._places.get(module.path)
         if place is None:

@@ -148,7 +148,7 @@ def test_tests_may_enqueue(tmp_path: Path) -> None:
 TRANSACTIONS = {
     "direct": "async def f():\n    async with transaction('audit'):\n        {}\n",
     "alias": "from dever_sql import transaction as t\ndef f():\n    with t('audit'):\n        {}\n",
-    "module": "import dever_sql as d\ndef f():\n    with d.transaction(name='audit'):\n        {}\n",
+    "module": "import dever_sql\ndef f():\n    with dever_sql.transaction('audit'):\n        {}\n",
     "constant": "DB = 'audit'\ndef f():\n    with transaction(DB):\n        {}\n",
     "star": "from dever_sql import *\ndef f():\n    with transaction('audit'):\n        {}\n",
     "deep": "def f():\n    with open('x'), transaction('audit'):\n        if 1:\n            {}\n",
