@@ -38,6 +38,7 @@ from .errors import (
     SettingsError,
     UnknownJob,
 )
+from .group import Group
 from .record import Json, ModelId, record
 from .secret import Secret
 from .store import Store
@@ -50,6 +51,7 @@ __all__ = [
     "DatabaseUnavailable",
     "DeclarationError",
     "DeverError",
+    "Group",
     "InstallError",
     "InvalidArgument",
     "InvalidKey",

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 from typing import Any
 
 from . import database
 from .declare import Job, all_jobs
-from .errors import DeclarationError, SettingsError
-from .events import log_event
+from .errors import DeclarationError, DeverError, SettingsError
+from .group import ApiService, Group, WorkerService, signals_stop
 from .run import Task
 from .settings import JobSettings
 from .worker import Worker, WorkerOptions
@@ -27,14 +22,47 @@ def serve_program(*, until_idle: bool = False) -> int:
     claimed.
     """
     workers = program_workers()
+
+    def stop() -> None:
+        for worker in workers:
+            worker.stop()
+
     try:
-        with signals_stop(workers):
+        with signals_stop(stop):
             for worker in workers:
                 worker.start(until_idle=until_idle)
             return max([worker.wait() for worker in workers], default=0)
     finally:
-        for worker in workers:
-            worker.stop()
+        stop()
+        database.close_all()
+
+
+def run_program(app: Any = None) -> int:
+    """Run the program in the mode its settings name (R8.2); the exit code.
+
+    `app`: the ASGI application, which the modes `api` and `all` need. `api` claims nothing,
+    `worker` listens on no port, `all` does both in one Group.
+    """
+    settings, _ = database.program()
+    mode, shutdown_ms = settings.runtime.mode, settings.runtime.shutdown_ms
+    if mode == "worker":
+        return serve_program()
+    if settings.api is None:
+        raise SettingsError(f'api: missing; runtime.mode "{mode}" listens for requests')
+    if app is None:
+        raise DeverError(
+            f'the program has no API, and runtime.mode is "{mode}"',
+            hint='set runtime.mode to "worker", or give the program an ASGI application',
+        )
+    group = Group(shutdown_ms=shutdown_ms)
+    try:
+        api = ApiService(app, settings.api.host, settings.api.port, shutdown_ms=shutdown_ms)
+        group.add("api", api)
+        if mode == "all":
+            group.add("worker", WorkerService(program_workers()))
+        return group.run()
+    finally:
+        group.close()
         database.close_all()
 
 
@@ -95,28 +123,3 @@ def tasks_of(jobs: Sequence[Job[Any]], options: JobSettings | WorkerOptions) -> 
         )
         for job in jobs
     ]
-
-
-@contextmanager
-def signals_stop(workers: Sequence[Worker]) -> Generator[None]:
-    """SIGTERM and Ctrl-C stop the workers; a second one ends the process at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received = False
-
-    def stop(number: int, _: FrameType | None) -> None:
-        nonlocal received
-        if received:
-            os._exit(128 + number)
-        received = True
-        log_event("info", "signal received, draining", signal=signal.Signals(number).name)
-        for worker in workers:
-            worker.stop()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
