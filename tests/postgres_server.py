@@ -12,7 +12,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import util as importlib_util
@@ -53,10 +53,18 @@ class Cluster:
     dbname: str = "postgres"
     # Fresh databases start from the server's own template.
     template_dbname: str | None = None
+    data: Path | None = None
 
     def url(self, dbname: str) -> str:
         login = self.user if self.password is None else f"{self.user}:{self.password}"
         return f"postgresql://{login}@{self.host}:{self.port}/{dbname}"
+
+    def restart(self, mode: str) -> None:
+        """Stop the server (`fast`, or `immediate` as in a crash) and start it on the same port."""
+        if self.data is None or self.bindir is None:
+            raise RuntimeError("only a server that the tests started can be restarted")
+        command = [self.bindir / "pg_ctl", "-D", self.data, "-m", mode, "-w", "-l", self.log]
+        _run([*command, "restart"], self.data.parent, _server_user())
 
 
 def find_binaries() -> Path | None:
@@ -93,7 +101,7 @@ def server_version() -> str:
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
+def running_cluster(settings: Mapping[str, str] = SETTINGS) -> Iterator[Cluster]:
     """Start a cluster, yield it, and stop it at once however the block ends."""
     outside = os.environ.get(OUTSIDE_SERVER)
     if outside:
@@ -118,10 +126,16 @@ def running_cluster() -> Iterator[Cluster]:
             directory,
             owner,
         )
-        port = _start(bindir, data, log, directory, owner)
+        port = _start(bindir, data, log, directory, owner, settings)
         try:
             yield Cluster(
-                host="127.0.0.1", port=port, user="postgres", password=None, log=log, bindir=bindir
+                host="127.0.0.1",
+                port=port,
+                user="postgres",
+                password=None,
+                log=log,
+                bindir=bindir,
+                data=data,
             )
         finally:
             _run([bindir / "pg_ctl", "-D", data, "-m", "immediate", "stop"], directory, owner)
@@ -157,12 +171,17 @@ def _server_user() -> pwd.struct_passwd | None:
 
 
 def _start(
-    bindir: Path, data: Path, log: Path, directory: Path, owner: pwd.struct_passwd | None
+    bindir: Path,
+    data: Path,
+    log: Path,
+    directory: Path,
+    owner: pwd.struct_passwd | None,
+    given: Mapping[str, str],
 ) -> int:
     # Another process may take the port between the look and the start: try a few.
     for attempt in range(5):
         port = _free_port()
-        settings = {**SETTINGS, "port": str(port), "unix_socket_directories": str(directory)}
+        settings = {**given, "port": str(port), "unix_socket_directories": str(directory)}
         options = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
         try:
             _run(

@@ -1,0 +1,42 @@
+"""procrastinate, with 32 jobs at once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import procrastinate
+from measured import BATCH, CONCURRENCY, arguments, measured
+
+URL, PHASE, COUNT = arguments()
+app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=URL))
+ran = 0
+
+
+@app.task(name="nothing")
+async def nothing(number: int) -> None:
+    global ran
+    ran += 1
+
+
+async def main() -> None:
+    async with app.open_async():
+        if not await app.check_connection_async():
+            await app.schema_manager.apply_schema_async()
+        with measured():
+            if PHASE == "enqueue-one":
+                for number in range(COUNT):
+                    await nothing.defer_async(number=number)
+            elif PHASE == "enqueue-batch":
+                numbers = iter(range(COUNT))
+                while batch := list(itertools.islice(numbers, BATCH)):
+                    await nothing.batch_defer_async(*({"number": number} for number in batch))
+            else:
+                await app.run_worker_async(
+                    wait=False, concurrency=CONCURRENCY, install_signal_handlers=False
+                )
+        if PHASE == "drain":
+            assert ran == COUNT, f"{ran} of {COUNT} jobs ran"
+
+
+asyncio.run(main())
