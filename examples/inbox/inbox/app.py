@@ -62,7 +62,8 @@ def count(received: Received) -> None:
         event, body = tx.execute(
             "select event, body from delivery where id = :id", {"id": received.delivery}
         ).fetchone()
-        repository = (json.loads(body).get("repository") or {}).get("full_name", "(none)")
+        about: Mapping[str, str] = json.loads(body).get("repository") or {}
+        repository = about.get("full_name", "(none)")
         tx.execute(
             "insert into repository_statistic (repository, event, deliveries)"
             " values (:repository, :event, 1) on conflict (repository, event)"
