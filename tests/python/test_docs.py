@@ -59,6 +59,10 @@ def test_the_programs_of_the_readme_run(programs: Path):
         assert said in done
 
 
+def test_the_messages_of_the_readme_are_sent_and_taken(programs: Path):
+    assert run(programs, "messages.py") == "ada@example.org\n"
+
+
 def sql_of_readme(first_line: str) -> str:
     (block,) = (b for b in blocks(ROOT / "README.md", "sql") if b.startswith(first_line))
     return block
