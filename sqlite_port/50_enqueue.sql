@@ -225,7 +225,7 @@ returning id, key;
 -- name: enqueue_find
 select i.key, j.id
 from json_each(:items) as i
-inner join dever_job as j on j.target = :job and j.key = i.value ->> 0
+cross join dever_job as j on j.target = :job and j.key = i.value ->> 0
 order by i.key;
 
 -- send, send_many and outbox_enqueue: check, insert, find the id. items: JSON array of [payload, key].

@@ -18,7 +18,7 @@ select
     j.attempt >= j.max_attempts,
     min(i.key)
 from json_each(:items) as i
-inner join dever_job as j on j.id = i.value ->> 0 and j.token = i.value ->> 1
+cross join dever_job as j on j.id = i.value ->> 0 and j.token = i.value ->> 1
 where j.lease_until > (select c.now from dever_clock as c)
 group by j.id;
 
@@ -58,7 +58,7 @@ select
     iif(:outcome <> 'succeeded', coalesce(substr(i.value ->> 2, 1, 10000), j.error), null),
     j.payload
 from json_each(:items) as i
-inner join dever_job as j on j.id = i.value ->> 0
+cross join dever_job as j on j.id = i.value ->> 0
 inner join dever_queue as q on q.id = j.queue_id
 cross join dever_clock as c
 where case :outcome

@@ -1512,7 +1512,7 @@ select
     f.reason,
     f.error,
     f.payload
-from dever_finished as f indexed by dever_finished_dead_idx
+from dever_finished as f
 where f.outcome = 'dead';
 
 -- Blocked jobs, found through an index.
@@ -1544,7 +1544,7 @@ select
     j.reason,
     j.error,
     j.payload
-from dever_job as j indexed by dever_job_blocked_idx
+from dever_job as j
 where j.run_at = 9223372036854775807;
 
 -- Depth, age and settings of every queue; counts are exact up to 10,000, beyond that exact is 0.

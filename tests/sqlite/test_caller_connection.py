@@ -211,7 +211,7 @@ def test_deferred_transaction_that_was_overtaken_gets_busy(
     connect(isolation_level=None).execute("insert into mine values (1)")
     with pytest.raises(sqlite3.OperationalError) as caught:
         enqueue(engine, connection, "k")
-    assert caught.value.sqlite_errorname == "SQLITE_BUSY_SNAPSHOT"
+    assert caught.value.sqlite_errorname.startswith("SQLITE_BUSY")
     connection.execute("rollback")
     connection.execute("begin")
     assert enqueue(engine, connection, "k")[0].created

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from samples import LEASE
+from samples import LEASE, TARGET, register
 
 from dever_sql import sqlite_file
 from dever_sql.errors import DatabaseUnavailable, DeverError
@@ -229,6 +229,32 @@ def test_kills_lose_nothing_that_was_acknowledged(path: Path, tmp_path: Path) ->
     assert acknowledged <= stored
 
 
+@pytest.fixture(scope="module", params=["never analysed", "analysed when empty", "loaded", "all"])
+def planned(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[sqlite3.Connection]:
+    """A database whose statistics say nothing, that it is empty, or what is in it."""
+    path = tmp_path_factory.mktemp("plans") / "jobs.db"
+    engine = SQLiteEngine(path, synchronous="normal")
+    engine.install()
+    connection = sqlite3.connect(path, isolation_level=None)
+    if request.param == "analysed when empty":
+        connection.execute("analyze")
+    if request.param in ("analysed when empty", "loaded", "all"):
+        register(engine)
+        engine.enqueue_many(TARGET, [f"k{n}" for n in range(2_000)])
+        engine.send_many("q", ["1"] * 2_000)
+        claimed = engine.claim("q", "w", 1_000)
+        ids, tokens = [job.id for job in claimed], [job.token for job in claimed]
+        engine.complete(ids[:980], tokens[:980])
+        engine.bury(ids[980:], tokens[980:], ["no"] * 20)
+    if request.param == "all":
+        connection.execute("analyze")
+    yield connection
+    connection.close()
+    engine.close()
+
+
 @pytest.mark.req("R9.4")
 @pytest.mark.parametrize(
     ("statement", "index"),
@@ -251,12 +277,10 @@ def test_kills_lose_nothing_that_was_acknowledged(path: Path, tmp_path: Path) ->
         ("jobs_blocked", "dever_job_blocked_idx (id<?)"),
     ],
 )
-def test_plans(path: Path, statement: str, index: str) -> None:
+def test_plans(planned: sqlite3.Connection, statement: str, index: str) -> None:
     """Every hot statement finds its rows by index, and none reads a table of jobs to the end."""
-    connection = sqlite3.connect(path)
     text = named_statements()[statement]
     parameters = dict.fromkeys(re.findall(r":([a-z_]+)", text))
-    plan = [row[3] for row in connection.execute(f"explain query plan {text}", parameters)]
-    connection.close()
+    plan = [row[3] for row in planned.execute(f"explain query plan {text}", parameters)]
     assert any(index in step for step in plan), plan
     assert not {"SCAN j", "SCAN f", "SCAN dever_job", "SCAN dever_finished"} & set(plan), plan
