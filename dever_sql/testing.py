@@ -16,6 +16,7 @@ stands still until the test moves it, and jobs run when the test says so, by the
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import dataclasses
 import functools
@@ -386,7 +387,9 @@ def kit(jobs: Callable[[], Iterable[Job[Any]]] = all_jobs) -> Generator[Kit]:
 @functools.cache
 def _template() -> Path:
     """Installed once per process: an install takes longer than most tests."""
-    path = Path(_kept_directory().name) / "template.db"
+    directory = tempfile.mkdtemp(prefix="dever-template-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = Path(directory) / "template.db"
     engine = SQLiteEngine(path, synchronous="normal")
     engine.install()
     engine.close()
@@ -394,12 +397,6 @@ def _template() -> Path:
         for statement in _CLOCK:
             connection.execute(statement)
     return path
-
-
-@functools.cache
-def _kept_directory() -> tempfile.TemporaryDirectory[str]:
-    """Lives as long as the process."""
-    return tempfile.TemporaryDirectory(prefix="dever-template-", ignore_cleanup_errors=True)
 
 
 @contextmanager
