@@ -98,6 +98,7 @@ class Kit:
         self._directory = directory
         self._jobs = jobs
         self._engines: dict[str, SQLiteEngine] = {}
+        self._clocks: list[_Clock] = []
         self._declared: set[tuple[str, str]] = set()
         self._now = datetime.now(UTC).replace(microsecond=0)
 
@@ -139,9 +140,8 @@ class Kit:
 
     def _set(self, instant: datetime) -> None:
         self._now = instant.astimezone(UTC)
-        for engine in self._engines.values():
-            with _changing(engine.path) as connection:
-                _set_clock(connection, self._now)
+        for clock in self._clocks:
+            clock.set(self._now)
 
     # --- the program's databases ------------------------------------------------------------
 
@@ -153,11 +153,15 @@ class Kit:
         """Make a logical database; the program asks for it at its first use of the name."""
         path = self._directory / f"{len(self._engines)}.db"
         shutil.copyfile(_template(), path)
-        with _changing(str(path)) as connection:  # a database has an identity of its own
-            connection.execute("update dever_installation set id = ?", [str(uuid.uuid4())])
-            _set_clock(connection, self._now)
+        self._clocks.append(clock := _Clock(path))
+        clock.set(self._now)
         self._engines[name] = engine = SQLiteEngine(path, synchronous="off")
         return engine
+
+    def close(self) -> None:
+        """End the use of the databases; their engines are closed by whoever asked for them."""
+        for clock in self._clocks:
+            clock.close()
 
     def _declare(self) -> None:
         """Register the program's jobs, as a worker does when it starts."""
@@ -256,9 +260,12 @@ class _Drain:
     def goes_on(self) -> bool:
         """Whether another round is due: the last one ran something, and there may be more."""
         count = len(self._attempts)
-        more = count != self._before and self.left() != 0
+        first = self._before is None
+        # A worker goes on by itself until its database has nothing that is due; but jobs of one
+        # database may have enqueued into another one.
+        more = first or (count != self._before and len(self._engines) > 1)
         self._before = count
-        return more
+        return more and self.left() != 0
 
     def left(self) -> int | None:
         return None if self._limit is None else self._limit - len(self._attempts)
@@ -380,7 +387,7 @@ def kit(jobs: Callable[[], Iterable[Job[Any]]] = all_jobs) -> Generator[Kit]:
     """A `Kit` for the length of the block; what the fixture `dever` does."""
     with tempfile.TemporaryDirectory(prefix="dever-") as directory:
         made = Kit(Path(directory), jobs)
-        with database.engines_made_by(made.open):
+        with database.engines_made_by(made.open), closing(made):
             yield made
 
 
@@ -399,15 +406,19 @@ def _template() -> Path:
     return path
 
 
-@contextmanager
-def _changing(path: str) -> Generator[sqlite3.Connection]:
-    with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as connection:
-        connection.execute("pragma synchronous = off")
-        connection.execute("begin immediate")
-        yield connection
-        connection.execute("commit")
+class _Clock:
+    """The time of one database, and its identity: copies of a template are different databases."""
 
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(
+            path, timeout=10, isolation_level=None, check_same_thread=False
+        )
+        self._connection.execute("pragma synchronous = off")
+        self._connection.execute("update dever_installation set id = ?", [str(uuid.uuid4())])
 
-def _set_clock(connection: sqlite3.Connection, instant: datetime) -> None:
-    microseconds = (instant - _EPOCH) // _MICROSECOND
-    connection.execute("update dever_testing_clock set now = ?", [microseconds])
+    def set(self, instant: datetime) -> None:
+        microseconds = (instant - _EPOCH) // _MICROSECOND
+        self._connection.execute("update dever_testing_clock set now = ?", [microseconds])
+
+    def close(self) -> None:
+        self._connection.close()
