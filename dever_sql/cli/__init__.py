@@ -33,6 +33,7 @@ from .parser import Commands, Parser
 COMMANDS = (
     "init",
     "worker",
+    "run",
     "check",
     "fmt",
     "jobs",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from dever_sql import database, events
 from dever_sql.errors import InvalidArgument
+from dever_sql.settings import Settings, load_settings, program_settings, project_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Program:
 
     name: str
     script: Path | None
+    module: ModuleType
 
 
 def load_program(name: str) -> Program:
@@ -45,7 +49,7 @@ def load_program(name: str) -> Program:
             hint="run it in the directory that holds the package, or name a file such as tasks.py",
         ) from None
     _import_job_sources(module)
-    return Program(name=name, script=None)
+    return Program(name=name, script=None, module=module)
 
 
 def _load_script(path: Path) -> Program:
@@ -65,7 +69,7 @@ def _load_script(path: Path) -> Program:
             f"another module is called {stem!r}, so {path.name} cannot be imported",
             hint="rename the file",
         )
-    return Program(name=stem, script=script)
+    return Program(name=stem, script=script, module=module)
 
 
 def _import_job_sources(module: ModuleType) -> None:
@@ -76,3 +80,21 @@ def _import_job_sources(module: ModuleType) -> None:
         parts = found.name.split(".")
         if parts[-1] == "job" or parts[-2] == "job":
             importlib.import_module(found.name)
+
+
+def use_settings(program: Program, path: Path | None) -> tuple[Settings, Path]:
+    """Have the process use the settings of `program`, or the file at `path`; what they are."""
+    if path is None:
+        settings, project = program_settings(Path.cwd(), program.script)
+    else:
+        settings, project = load_settings(path), project_directory(path)
+    database.configure(settings, project)
+    return settings, project
+
+
+def log_to_standard_error(level: int) -> None:
+    """Show what the services log, from `level` on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    events.logger.addHandler(handler)
+    events.logger.setLevel(level)

@@ -11,16 +11,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from dever_sql import database
 from dever_sql.credentials import hide_credentials
 from dever_sql.declare import all_jobs
 from dever_sql.errors import InvalidArgument
-from dever_sql.settings import find_settings, program_settings
+from dever_sql.settings import find_settings
 from dever_sql.sql_files import install_script, schema_version
 
 from .output import Column, json_option, print_json, print_table, wants_json
 from .parser import Commands
 from .place import not_installed, opened, sqlite_file
-from .program import Program, load_program
+from .program import Program, load_program, use_settings
 
 # A registration without a worker is never live; the verb wants a duration all the same.
 _ALIVE = timedelta(minutes=1)
@@ -186,14 +187,7 @@ def _register_statement(contracts: Sequence[dict[str, Any]]) -> str:
 
 def _backoff(program: Program) -> dict[str, Any]:
     """The backoff of the program's settings; the documented defaults where it has none."""
-    directory = Path.cwd()
-    if program.script is None and find_settings(directory) is None:
+    if program.script is None and find_settings(Path.cwd()) is None:
         return {}
-    job = program_settings(directory, program.script)[0].job
-    if job is None:
-        return {}
-    return {
-        "retry_base_ms": job.retry_base_ms,
-        "retry_max_ms": job.retry_max_ms,
-        "retry_jitter": job.retry_jitter,
-    }
+    use_settings(program, None)
+    return database.backoff_settings()

@@ -7,13 +7,12 @@ import contextlib
 import logging
 from pathlib import Path
 
-from dever_sql import database, events
+from dever_sql import database
 from dever_sql.declare import all_jobs
 from dever_sql.serving import serve_program
-from dever_sql.settings import load_settings, program_settings, project_directory
 
 from .parser import Commands
-from .program import load_program
+from .program import load_program, log_to_standard_error, use_settings
 from .progress import Progress
 
 
@@ -45,13 +44,8 @@ def add_command(commands: Commands) -> None:
 
 def _work(arguments: argparse.Namespace) -> int:
     program = load_program(arguments.program)
-    path: Path | None = arguments.settings
-    if path is None:
-        settings, project = program_settings(Path.cwd(), program.script)
-    else:
-        settings, project = load_settings(path), project_directory(path)
-    database.configure(settings, project)
-    _log_to_standard_error(logging.WARNING if arguments.until_idle else logging.INFO)
+    settings, project = use_settings(program, arguments.settings)
+    log_to_standard_error(logging.WARNING if arguments.until_idle else logging.INFO)
     if not arguments.until_idle:
         return serve_program()
     names = sorted({job.database for job in all_jobs()})
@@ -64,10 +58,3 @@ def _work(arguments: argparse.Namespace) -> int:
         progress = stack.enter_context(Progress(watched))
         code = serve_program(until_idle=True)
     return code or int(progress.dead > 0)
-
-
-def _log_to_standard_error(level: int) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    events.logger.addHandler(handler)
-    events.logger.setLevel(level)

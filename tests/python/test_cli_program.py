@@ -110,6 +110,33 @@ def test_wrong_settings_stop_it_before_anything_is_claimed(project: Path):
     assert not (project / "one.db").exists()
 
 
+@pytest.mark.req("R8.2")
+@pytest.mark.parametrize("mode", ["api", "all"])
+def test_a_mode_with_an_api_needs_an_application(project: Path, mode: str):
+    settings = {**SETTINGS, "api": {"host": "127.0.0.1", "port": 0}}
+    settings["runtime"] = {"mode": mode, "shutdown_ms": 1_000}
+    write(project / "config" / "setting.json", json.dumps(settings))
+    done = run(project, "-m", "dever_sql", "run", "shop", code=1)
+    assert "the program has no API" in done.stderr
+
+
+@pytest.mark.req("R8.2", "R8.4")
+def test_a_program_runs_in_mode_worker_until_a_signal(project: Path):
+    run(project, "-c", ENQUEUE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dever_sql", "run", "shop"],
+        cwd=project,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        assert sorted([output.readline(), output.readline()]) == ["bill ran\n", "count ran\n"]
+        process.terminate()
+        assert process.wait(30) == 0
+
+
 def test_a_program_without_jobs_is_wrong_use(tmp_path: Path):
     write(tmp_path / "tasks.py", "")
     done = run(tmp_path, "-m", "dever_sql", "worker", "tasks.py", "--until-idle", code=2)
