@@ -67,6 +67,7 @@ class JobContext:
         "_cancelled",
         "_completed",
         "_engine",
+        "_lease",
         "attempt",
         "deadline",
         "id",
@@ -76,7 +77,9 @@ class JobContext:
         "token",
     )
 
-    def __init__(self, claimed: Claimed, engine: Engine, deadline: datetime) -> None:
+    def __init__(
+        self, claimed: Claimed, engine: Engine, deadline: datetime, lease: timedelta
+    ) -> None:
         self.id = claimed.id
         self.key = claimed.key
         self.target = claimed.target
@@ -85,6 +88,7 @@ class JobContext:
         self.token = claimed.token
         self.deadline = deadline
         self._engine = engine
+        self._lease = lease
         self._cancelled = False
         self._completed = False
 
@@ -100,6 +104,10 @@ class JobContext:
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger that adds the job's id, target and attempt to each line."""
         return _JobLogger(logger, {"id": self.id, "target": self.target, "attempt": self.attempt})
+
+    def lease_in(self, engine: Engine) -> timedelta | None:
+        """The length of this job's lease when it was claimed from that engine, else None."""
+        return self._lease if engine is self._engine else None
 
     def complete(self, connection: object) -> None:
         """Complete this job inside the caller's open transaction (R5.8).

@@ -108,7 +108,7 @@ def call_sync(run: Run, ended: Ended) -> None:
     ended(run, error)
 
 
-_IDLE_SECONDS: Final = 30.0
+_IDLE_SECONDS: Final = 5.0
 
 
 class HandlerThreads:

@@ -14,7 +14,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from .engine import Engine
-from .errors import DeverError, InvalidArgument
+from .errors import DeverError, InvalidArgument, LeaseLost
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 _Rows = list[tuple[Any, ...]]
@@ -233,6 +233,7 @@ class _Sqlite:
         self._engine = engine
         self._is_async = is_async
         self._began = 0.0
+        self._seconds = SQLITE_SECONDS
         self.connection: Any = None
 
     def link(self) -> Any:
@@ -244,10 +245,28 @@ class _Sqlite:
         self.connection = connect(self._engine.path)
         try:
             begin_immediate(self.connection)
+            self._renew_own_lease()
         except BaseException:
             self.connection.close()
             raise
         self._began = time.monotonic()
+
+    def _renew_own_lease(self) -> None:
+        """Inside a job: nobody can renew its lease while this transaction is open."""
+        from .job import running
+        from .sqlite_file import Transaction as Writing
+        from .sqlite_verbs import renew
+
+        context = running.get()
+        lease = None if context is None else context.lease_in(self._engine)
+        if context is None or lease is None:
+            return
+        [verdict] = Writing(self.connection).run(renew([context.id], [context.token], lease))
+        if verdict.ok is False:
+            raise LeaseLost(
+                f"job {context.id} is no longer ours", hint="another attempt has taken over"
+            )
+        self._seconds = min(SQLITE_SECONDS, lease.total_seconds() / 3)
 
     async def abegin(self) -> None:
         await asyncio.to_thread(self.begin)
@@ -275,11 +294,11 @@ class _Sqlite:
 
     def _check_time(self) -> None:
         seconds = time.monotonic() - self._began
-        if seconds > SQLITE_SECONDS:
+        if seconds > self._seconds:
             if self.connection.in_transaction:
                 self.connection.execute("rollback")
             raise DeverError(
-                f"the SQLite transaction was open for {seconds:.0f} s and was rolled back: nobody"
+                f"the SQLite transaction was open for {seconds:.1f} s and was rolled back: nobody"
                 " else can write meanwhile, and leases run out",
-                hint=f"keep it below {SQLITE_SECONDS:.0f} s; do slow work before it",
+                hint=f"keep it below {self._seconds:.1f} s; do slow work before it",
             )

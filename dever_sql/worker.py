@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -28,7 +28,7 @@ from .engine import Claimed, Engine, Sleeper
 from .errors import DatabaseUnavailable, DeverError
 from .events import log_event
 from .failure import LONGEST_REASON, describe, storable
-from .finisher import Finisher, Kind, Outcome
+from .finisher import Finisher, Outcome
 from .housekeeper import Housekeeper
 from .job import Dead, JobContext, Retry
 from .outage import Backoff, Outage
@@ -277,6 +277,7 @@ class Worker:
             try:
                 if not self._registered:
                     self._register()
+                quiet = self._is_quiet()
                 found = self._claim(free)
                 self._outage.over()
                 backoff.reset()
@@ -286,7 +287,9 @@ class Worker:
                     if self._sleeper is not None:
                         self._sleeper.awake()
                 elif self._until_idle:
-                    if self._is_idle():
+                    if not quiet:
+                        self._quieten()
+                    elif self._housekeeper.tick() + self._housekeeper.sweep() == 0:
                         return
                 elif self._sleep(pause):
                     pause = _FIRST_PAUSE
@@ -330,6 +333,8 @@ class Worker:
         count = len(self._queues)
         self._turn += 1
         for offset in range(count):
+            if self._stopping:
+                break
             queue = self._queues[(self._turn + offset) % count]
             asked = time.monotonic()
             claimed = self._engine.claim(
@@ -351,18 +356,18 @@ class Worker:
             return True
         return self._sleeper.wait(pause)
 
-    def _is_idle(self) -> bool:
-        """Whether nothing is due, running or unwritten, after sweeping and firing schedules."""
+    def _is_quiet(self) -> bool:
+        """Whether nothing runs and nothing is unwritten: then a look that finds nothing means
+        that nothing is due."""
+        return not self._running and self._finisher.backlog == 0
+
+    def _quieten(self) -> None:
+        """Wait a moment for what runs, or for what is unwritten."""
         with self._changed:
             if self._running:
                 self._changed.wait(0.05)
-                return False
-        if not self._finisher.flush(_FLUSH_SECONDS):
-            return False
-        if self._turn % 2 == 0:
-            # The last look came before the flush: retried jobs may be due again.
-            return False
-        return self._housekeeper.tick() + self._housekeeper.sweep() == 0
+                return
+        self._finisher.flush(_FLUSH_SECONDS)
 
     # --- running ----------------------------------------------------------------------------
 
@@ -398,7 +403,8 @@ class Worker:
         except Exception as error:
             self._refuse(row, lease_end, "invalid_payload", task, describe(error))
             return None
-        context = JobContext(row, self._engine, instant + timedelta(seconds=task.timeout))
+        deadline = instant + timedelta(seconds=task.timeout)
+        context = JobContext(row, self._engine, deadline, self._lease)
         return Run(row, task, context, arguments, now + task.timeout, lease_end)
 
     def _refuse(
@@ -412,12 +418,12 @@ class Worker:
         task = task or Task(
             row.target or "", row.fingerprint or "", "", {}, 0.0, _no_handler, False, _no_arguments
         )
-        context = JobContext(row, self._engine, datetime.now(UTC))
+        context = JobContext(row, self._engine, datetime.now(UTC), self._lease)
         run = Run(row, task, context, (), 0.0, lease_end)
         run.ended = True
         with self._changed:
             self._held[row.token] = run
-        self._record(run, "block", reason, error)
+        self._record(Outcome(run, "block", reason, error))
 
     def _begin_runs(self, runs: Sequence[Run]) -> None:
         """On the loop."""
@@ -434,42 +440,40 @@ class Worker:
         self._set_timer(min(run.deadline for run in runs))
 
     def _ended(self, run: Run, error: BaseException | None) -> None:
-        """A handler is over: free its slot and record what it came to. From any thread."""
+        """A handler is over: hand on what it came to and free its slot. From any thread."""
         run.arguments = ()
+        outcome = self._outcome_of(run, error)
         with self._changed:
             if run.ended:
                 return
             run.ended = True
+            # Before the slot is free: a worker without running jobs and unwritten outcomes may end.
+            if not run.lost:
+                self._record(outcome)
             self._running.pop(run.claimed.token, None)
             self._changed.notify_all()
-            if run.lost or run.recorded:
-                return
-        if run.context._completed:  # pyright: ignore[reportPrivateUsage]
-            self._record(run, "settle", "handler_failed", self._describe(run, error))
-        elif run.timed_out:
-            self._record(run, "retry", "handler_timeout", self._describe(run, error))
-        elif run.cut_off:
-            self._record(run, "release", "interrupted")
-        elif error is None:
-            self._record(run, "complete")
-        elif isinstance(error, Dead):
-            self._record(run, "bury", storable(error.reason, LONGEST_REASON))
-        elif isinstance(error, Retry):
-            error_text = self._describe(run, error)
-            self._record(run, "retry", "handler_failed", error_text, error.delay)
-        else:
-            self._record(run, "retry", "handler_failed", self._describe(run, error))
 
-    def _record(
-        self,
-        run: Run,
-        kind: Kind,
-        reason: str | None = None,
-        error: str | None = None,
-        delay: timedelta | None = None,
-    ) -> None:
-        run.recorded = True
-        self._finisher.put(Outcome(run, kind, reason, error, delay))
+    def _outcome_of(self, run: Run, error: BaseException | None) -> Outcome:
+        if run.context._completed:  # pyright: ignore[reportPrivateUsage]
+            return Outcome(run, "settle", "handler_failed", self._describe(run, error))
+        if run.timed_out:
+            return Outcome(run, "retry", "handler_timeout", self._describe(run, error))
+        if run.cut_off:
+            return Outcome(run, "release", "interrupted")
+        if error is None:
+            return Outcome(run, "complete")
+        if isinstance(error, Dead):
+            return Outcome(run, "bury", storable(error.reason, LONGEST_REASON))
+        delay = error.delay if isinstance(error, Retry) else None
+        return Outcome(run, "retry", "handler_failed", self._describe(run, error), delay)
+
+    def _record(self, outcome: Outcome) -> None:
+        """Hand an outcome on to be written; the first one counts."""
+        with self._changed:
+            if outcome.run.recorded:
+                return
+            outcome.run.recorded = True
+            self._finisher.put(outcome)
 
     def _describe(self, run: Run, error: BaseException | None) -> str | None:
         if error is None:
@@ -508,7 +512,7 @@ class Worker:
                 if look <= now:
                     # It does not end: its slot stays taken, its late result is refused.
                     if not run.context._completed:  # pyright: ignore[reportPrivateUsage]
-                        self._record(run, "retry", "handler_timeout")
+                        self._record(Outcome(run, "retry", "handler_timeout"))
                     continue
             if look > now:
                 next_look = look if next_look is None else min(look, next_look)
@@ -564,22 +568,19 @@ class Worker:
     def _shut_down(self) -> None:
         deadline = time.monotonic() + self.options.shutdown_ms / 1000
         log_event("info", "worker stopping", worker=self.name, running=len(self._running))
-        self._wait_until_empty(deadline)
         with self._changed:
-            cut = [run for run in self._running.values() if not run.recorded and not run.lost]
+            self._wait_while(lambda: bool(self._wanted()) and not self._aborted, deadline)
+            cut = self._wanted()
             for run in cut:
                 run.cut_off = True
         for run in cut:
             self._cancel(run)
-        if self._running:
-            self._wait_until_empty(time.monotonic() + _JOIN_SECONDS, patient=True)
-        for run in cut:
-            with self._changed:
-                unrecorded = not run.recorded and not run.lost
-            if unrecorded:  # it does not end; the process will
-                if run.context._completed:  # pyright: ignore[reportPrivateUsage]
-                    continue
-                self._record(run, "release", "interrupted")
+        with self._changed:
+            self._wait_while(lambda: bool(self._running), time.monotonic() + _JOIN_SECONDS)
+            stuck = self._wanted()
+        for run in stuck:  # they do not end; the process will
+            if not run.context._completed:  # pyright: ignore[reportPrivateUsage]
+                self._record(Outcome(run, "release", "interrupted"))
         flushed = self._finisher.flush(_FLUSH_SECONDS)
         self._exit_code = 1 if cut or not flushed else 0
         try:
@@ -595,13 +596,17 @@ class Worker:
             unwritten=self._finisher.backlog,
         )
 
-    def _wait_until_empty(self, deadline: float, *, patient: bool = False) -> None:
-        with self._changed:
-            while self._running and (patient or not self._aborted):
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    return
-                self._changed.wait(min(remaining, 0.5))
+    def _wanted(self) -> list[Run]:
+        """Running handlers whose result is still wanted."""
+        return [run for run in self._running.values() if not run.recorded and not run.lost]
+
+    def _wait_while(self, condition: Callable[[], bool], deadline: float) -> None:
+        """Wait, with the lock held, until the condition is false or the deadline has come."""
+        while condition():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return
+            self._changed.wait(min(remaining, 0.5))
 
     def _pause(self, seconds: float) -> None:
         with self._changed:

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from worker_tasks import enqueue, task, until, work
 
-from dever_sql import job
+from dever_sql import database, job
 from dever_sql.engine import Engine, JobRow
 from dever_sql.errors import InvalidArgument, LeaseLost
 from dever_sql.sqlite import SQLiteEngine
@@ -341,3 +341,68 @@ def test_complete_after_the_lease_was_lost_raises(live: Engine, connection: Any)
     work(live, each)
     assert len(refused) == 1
     assert row_of(live, id).state == "cancelled"
+
+
+# --- transaction() on SQLite, which keeps everybody else from writing ----------------------------
+
+
+@pytest.fixture
+def sqlite_program(live: Engine) -> Any:
+    if live.kind != "sqlite":
+        pytest.skip("SQLite only")
+    database.close_all()
+    database.use_engine("default", live)
+    yield live
+    database.close_all()
+
+
+@pytest.mark.req("R4.8")
+def test_a_transaction_begins_with_a_renewal_of_the_own_lease(sqlite_program: Engine) -> None:
+    def handler() -> None:
+        time.sleep(0.3)
+        before = row_of(sqlite_program, job.current().id).lease_until
+        with database.transaction() as tx:
+            tx.execute("create table own (n)")
+        after = row_of(sqlite_program, job.current().id).lease_until
+        assert before is not None
+        assert after is not None
+        assert after >= before + timedelta(milliseconds=250)
+
+    each = task(handler)
+    [id] = enqueue(sqlite_program, each)
+    work(sqlite_program, each, lease_ms=60_000)
+    assert row_of(sqlite_program, id).state == "succeeded"
+
+
+@pytest.mark.req("R4.8")
+def test_a_transaction_may_last_a_third_of_the_lease(sqlite_program: Engine) -> None:
+    def handler() -> None:
+        with database.transaction() as tx:
+            tx.execute("create table own (n)")
+            time.sleep(0.4)
+            tx.execute("insert into own values (1)")
+
+    each = task(handler)
+    [id] = enqueue(sqlite_program, each)
+    work(sqlite_program, each, lease_ms=1_000, error_detail="message")
+    row = row_of(sqlite_program, id)
+    assert row.reason == "handler_failed"
+    assert "rolled back" in (row.error or "")
+
+
+@pytest.mark.req("R4.4")
+def test_a_transaction_of_a_job_that_was_lost_does_not_begin(sqlite_program: Engine) -> None:
+    refused: list[str] = []
+
+    def handler() -> None:
+        sqlite_program.cancel([job.current().id])
+        try:
+            with database.transaction():
+                pass
+        except LeaseLost as error:
+            refused.append(error.message)
+
+    each = task(handler)
+    enqueue(sqlite_program, each)
+    work(sqlite_program, each)
+    assert len(refused) == 1
