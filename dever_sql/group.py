@@ -1,11 +1,12 @@
 """The services of one process side by side: the first failure stops the rest (R8.2, R8.4).
 
-    group = Group(shutdown_ms=30_000)
-    group.add("worker", WorkerService(program_workers()))
-    group.add("api", ApiService(app, "127.0.0.1", 8000))
+    group = Group()
+    group.add_api(app)                  # nothing in mode worker
+    group.add_jobs()                    # nothing in mode api
+    group.add("mail", fetch_mail)       # a coroutine function, in every mode
     raise SystemExit(group.run())
 
-Only the Group owns signals. Listeners are bound when a service is made, so a port that is taken is
+Only the Group owns signals. Listeners are bound when a service is added, so a port that is taken is
 found out before anything is claimed.
 """
 
@@ -13,223 +14,214 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
-import os
-import signal
-import socket
 import threading
-from collections.abc import Callable, Generator, Sequence
-from types import FrameType
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
-from .errors import DeverError, InvalidArgument
+from . import database
+from .errors import DeverError, InvalidArgument, SettingsError
 from .events import log_event
 from .failure import describe
-from .worker import Worker
+from .service import ApiService, CoroutineService, Service, WorkerService
+from .signals import signals_stop
 
-_GRACE_SECONDS: Final = 10.0
+GRACE_SECONDS: Final = 10.0
 """What services have beyond `shutdown_ms` to join, release their leases and say goodbye."""
+_LEFTOVER_SECONDS: Final = 1.0
+"""What tasks nobody waited for have to end once they are cancelled."""
 
 
-class Service(Protocol):
-    """One thing a process does."""
-
-    async def run(self) -> int:
-        """Serve until `stop`; 0 after a clean end, another number when work was cut off."""
-        ...
-
-    def stop(self) -> None:
-        """Take nothing new and end soon. Called from a signal handler or any thread."""
-        ...
-
-    def close(self) -> None:
-        """Give up what the service holds. Called after `run` or instead of it, perhaps twice."""
-        ...
+class _Ended(Exception):
+    """Leaves the group's block: a service failed, or the group was stopped."""
 
 
 class Group:
-    """Runs services until a signal or the first failure; then stops all of them.
+    """Runs services until a signal, `stop` or the first failure, then ends all of them.
 
-    `shutdown_ms`: what running work has to end by itself.
+    The end, in this order: nothing new is accepted or claimed; what is in hand has `shutdown_ms`
+    (None: that of the program's settings) to end by itself, leases still renewed; then it is cut
+    off, joined and its leases released; listeners are closed.
     """
 
-    def __init__(self, *, shutdown_ms: int = 30_000) -> None:
-        self._shutdown_seconds = shutdown_ms / 1000
+    def __init__(self, *, shutdown_ms: int | None = None) -> None:
+        self._shutdown_ms = shutdown_ms
         self._services: dict[str, Service] = {}
+        self._left_out: list[str] = []
+        self._begun: dict[str, Service] = {}
+        self._failed: set[str] = set()
         self._exit_code = 0
+        self.failure: BaseException | None = None
+        """The first failure of a service, once there is one."""
         self._stopping = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop_seen = asyncio.Event()
 
-    def add(self, name: str, service: Service) -> None:
-        """Add a service before `run`."""
+    def add(self, name: str, service: Service | Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Add a service, or a coroutine function without arguments, before `run`.
+
+        A coroutine may end by itself; when the group stops it is cancelled.
+        """
         if name in self._services:
             raise InvalidArgument(f"the group has a service {name!r} already")
-        self._services[name] = service
+        self._services[name] = CoroutineService(service) if callable(service) else service
+
+    def add_jobs(self) -> None:
+        """Add the workers of the jobs declared so far; in mode `api` do nothing.
+
+        Raises SettingsError, DeclarationError or InstallError.
+        """
+        from .serving import program_workers
+
+        if self._serves("api"):
+            self.add("worker", WorkerService(program_workers()))
+
+    def add_api(self, app: Any) -> None:
+        """Add an ASGI application, which listens where the settings say; in mode `worker` do
+        nothing.
+
+        Raises SettingsError, and DeverError when the port is taken or uvicorn is not installed.
+        """
+        if not self._serves("worker"):
+            return
+        settings, _ = database.program()
+        if settings.api is None:
+            raise SettingsError("api: missing; an API cannot listen without it")
+        self.add("api", ApiService(app, settings.api.host, settings.api.port))
 
     def run(self) -> int:
-        """Run the services; the exit code: 0 only when all ended clean after a signal or `stop`."""
-        with signals_stop(self.stop):
+        """Run the services; the exit code: 0 when all ended clean, 1 after a failure or when work
+        was cut off. A second signal ends the process at once with 128 and its number."""
+        at_latest = self._shutdown_seconds() + GRACE_SECONDS + 2 * _LEFTOVER_SECONDS
+        loop = asyncio.new_event_loop()
+        with signals_stop(self.stop, at_latest=at_latest):
             try:
-                return asyncio.run(self.arun())
+                return loop.run_until_complete(self.arun())
             finally:
                 self.close()
+                _end_loop(loop)
 
     async def arun(self) -> int:
         """`run` on a loop that is running already; signals are the caller's."""
         if not self._services:
-            raise InvalidArgument("the group has no service", hint="add one before it runs")
-        tasks = {
-            asyncio.create_task(self._serve(name, service), name=name)
-            for name, service in self._services.items()
-        }
-        pending = tasks
-        while pending and not self._stopping.is_set():
-            _, pending = await asyncio.wait(pending, timeout=0.1)
-        if pending:
-            patience = self._shutdown_seconds + _GRACE_SECONDS
-            _, pending = await asyncio.wait(pending, timeout=patience)
-        if pending:
-            self._exit_code = self._exit_code or 1
-            for task in pending:
-                log_event("error", "service did not end in time", service=task.get_name())
-                task.cancel()
-            await asyncio.wait(pending, timeout=1.0)
+            raise self._empty()
+        self._loop = asyncio.get_running_loop()
+        if self._stopping.is_set():
+            self._stop_seen.set()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                stopped = tasks.create_task(self._stopped(), name="stopped")
+                waits: list[asyncio.Task[None]] = []
+                for name, service in self._services.items():
+                    self._begun[name] = service
+                    await self._guard(name, service.start)
+                    waits.append(tasks.create_task(self._guard(name, service.wait), name=name))
+                await asyncio.wait(waits)
+                stopped.cancel()
+        except* _Ended:
+            pass
+        finally:
+            await self._shut_down()
         return self._exit_code
 
+    def stop(self) -> None:
+        """Stop all services. From any thread; not from a handler of signals."""
+        self._stopping.set()
+        for service in self._services.values():
+            service.stop_accepting()
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: the end has come already
+                self._loop.call_soon_threadsafe(self._stop_seen.set)
+
     def close(self) -> None:
-        """Close the services: listeners, and what else they hold."""
+        """Close what the services hold, such as listeners. `run` does so by itself."""
         for service in self._services.values():
             service.close()
 
-    def stop(self) -> None:
-        """Stop all services. Safe from any thread and from a signal handler."""
-        self._stopping.set()
-        for service in self._services.values():
-            service.stop()
+    async def _stopped(self) -> None:
+        await self._stop_seen.wait()
+        raise _Ended
 
-    async def _serve(self, name: str, service: Service) -> None:
+    async def _guard(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         try:
-            code = await service.run()
+            await step()
         except asyncio.CancelledError:
             raise
         # SystemExit too: libraries call exit() when they cannot go on, which would end the loop
         # before the other services have drained.
         except BaseException as error:
-            self._fail(name, error.message if isinstance(error, DeverError) else describe(error))
+            self._fail(name, error)
+            raise _Ended from None
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        self._exit_code = 1
+        if name in self._failed:
             return
-        if code != 0:
-            self._exit_code = self._exit_code or code
-        elif not self._stopping.is_set():
-            self._fail(name, "it ended by itself")
-            return
-        log_event("info", "service ended", service=name)
-        self.stop()
-
-    def _fail(self, name: str, error: str) -> None:
-        log_event("error", "service failed, stopping the others", service=name, error=error)
-        self._exit_code = self._exit_code or 1
-        self.stop()
-
-
-class WorkerService:
-    """Workers whose async handlers run on the group's loop."""
-
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        self._workers = workers
-
-    async def run(self) -> int:
-        codes = await asyncio.gather(*(worker.arun() for worker in self._workers))
-        return max(codes, default=0)
-
-    def stop(self) -> None:
-        for worker in self._workers:
-            worker.stop()
-
-    def close(self) -> None:
-        pass
-
-
-class ApiService:
-    """An ASGI application behind uvicorn, on a socket that is bound here. Port 0: any free one.
-
-    Raises DeverError when uvicorn is not installed or the address cannot be had.
-    """
-
-    def __init__(
-        self, app: Any, host: str, port: int, *, shutdown_ms: int = 30_000, **options: Any
-    ) -> None:
-        try:
-            uvicorn: Any = importlib.import_module("uvicorn")
-        except ImportError:
-            raise DeverError(
-                "uvicorn is not installed; an API cannot listen without it",
-                hint="pip install uvicorn",
-            ) from None
-        self._socket = _bound(host, port)
-        config = uvicorn.Config(
-            app, timeout_graceful_shutdown=max(1, shutdown_ms // 1000), log_config=None, **options
+        self._failed.add(name)
+        self.failure = self.failure or error
+        shown = error.message if isinstance(error, DeverError) else describe(error)
+        hint = error.hint if isinstance(error, DeverError) else None
+        log_event(
+            "error", "service failed, stopping the group", service=name, error=shown, hint=hint
         )
-        self._server: Any = uvicorn.Server(config)
-        # It would handle signals itself and raise them again afterwards.
-        self._server.capture_signals = contextlib.nullcontext
 
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return self._socket.getsockname()[1]
+    async def _shut_down(self) -> None:
+        self.stop()
+        async with asyncio.TaskGroup() as tasks:
+            for name, service in self._begun.items():
+                tasks.create_task(self._drain(name, service), name=f"drain {name}")
+        self.close()
 
-    async def run(self) -> int:
-        log_event("info", "api listening", host=self._socket.getsockname()[0], port=self.port)
-        await self._server.serve(sockets=[self._socket])
-        if not self._server.started:
-            raise DeverError("the API did not start; see its log for the reason")
-        return 0
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    try:
-        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        bound = socket.socket(family, kind, protocol)
+    async def _drain(self, name: str, service: Service) -> None:
+        seconds = self._shutdown_seconds()
+        clean = False
         try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-        except OSError:
-            bound.close()
+            async with asyncio.timeout(seconds + GRACE_SECONDS):
+                clean = await service.drain(seconds)
+        except asyncio.CancelledError:
             raise
-    except OSError as error:
-        raise DeverError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            hint="choose another api.port, or end the process that has it",
-        ) from None
-    return bound
+        except TimeoutError:
+            self._fail(name, DeverError("it did not end in time"))
+            return
+        except BaseException as error:
+            self._fail(name, error)
+            return
+        if not clean:
+            self._exit_code = 1
+        log_event(
+            "info" if clean else "warning",
+            "service ended" if clean else "service ended, work was cut off",
+            service=name,
+        )
+
+    def _shutdown_seconds(self) -> float:
+        if self._shutdown_ms is None:
+            settings, _ = database.program()
+            self._shutdown_ms = settings.runtime.shutdown_ms
+        return self._shutdown_ms / 1000
+
+    def _serves(self, other_mode: str) -> bool:
+        """Whether this process does what a process in `other_mode` leaves to others."""
+        settings, _ = database.program()
+        if settings.runtime.mode == other_mode:
+            self._left_out.append(other_mode)
+            return False
+        return True
+
+    def _empty(self) -> DeverError:
+        if self._left_out:
+            return SettingsError(
+                f'runtime.mode is "{self._left_out[0]}", and the program has nothing for it',
+                hint="set another runtime.mode",
+            )
+        return InvalidArgument("the group has no service", hint="add one before it runs")
 
 
-@contextlib.contextmanager
-def signals_stop(stop: Callable[[], None]) -> Generator[None]:
-    """SIGTERM and Ctrl-C call `stop`; a second one ends the process at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received = False
-
-    def handle(number: int, _: FrameType | None) -> None:
-        nonlocal received
-        if received:
-            os._exit(128 + number)
-        received = True
-        log_event("info", "signal received, draining", signal=signal.Signals(number).name)
-        stop()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Close the loop without waiting for a task that swallows its cancellation."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=_LEFTOVER_SECONDS))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import database
 from .declare import Job, all_jobs
 from .errors import DeclarationError, DeverError, SettingsError
-from .group import ApiService, Group, WorkerService, signals_stop
+from .events import log_event
+from .group import GRACE_SECONDS, Group
 from .run import Task
 from .settings import JobSettings
+from .signals import signals_stop
 from .worker import Worker, WorkerOptions
 
 
@@ -18,49 +20,72 @@ def serve_program(*, until_idle: bool = False) -> int:
     """Work the jobs declared so far, with the program's settings, until a signal ends it.
 
     The exit code: 0 after a clean drain, 1 when work was cut off. `until_idle`: end by itself once
-    nothing is due. Raises SettingsError, DeclarationError or InstallError before anything is
-    claimed.
+    nothing is due. In mode `api` it does nothing. Raises SettingsError, DeclarationError or
+    InstallError before anything is claimed.
     """
+    settings, _ = database.program()
+    if settings.runtime.mode == "api":
+        log_event("info", "no worker in this process", mode="api")
+        return 0
     workers = program_workers()
+    at_latest = settings.runtime.shutdown_ms / 1000 + GRACE_SECONDS
 
     def stop() -> None:
         for worker in workers:
             worker.stop()
 
     try:
-        with signals_stop(stop):
+        with signals_stop(stop, at_latest=at_latest):
             for worker in workers:
                 worker.start(until_idle=until_idle)
-            return max([worker.wait() for worker in workers], default=0)
+            return _wait_for(workers, stop)
     finally:
-        stop()
         database.close_all()
+
+
+def _wait_for(workers: Sequence[Worker], stop: Callable[[], None]) -> int:
+    """The worst exit code. The first worker that fails stops the others, and is raised then."""
+    code = 0
+    failure: BaseException | None = None
+    waiting = list(workers)
+    while waiting:
+        for worker in list(waiting):
+            try:
+                code = max(code, worker.wait(0.1 if len(waiting) > 1 else None))
+            except TimeoutError:
+                continue
+            except BaseException as error:
+                failure = failure or error
+                stop()
+            waiting.remove(worker)
+    if failure is not None:
+        raise failure
+    return code
 
 
 def run_program(app: Any = None) -> int:
     """Run the program in the mode its settings name (R8.2); the exit code.
 
     `app`: the ASGI application, which the modes `api` and `all` need. `api` claims nothing,
-    `worker` listens on no port, `all` does both in one Group.
+    `worker` listens on no port, `all` does both in one Group. Raises SettingsError and the like
+    before anything listens or is claimed.
     """
     settings, _ = database.program()
-    mode, shutdown_ms = settings.runtime.mode, settings.runtime.shutdown_ms
-    if mode == "worker":
-        return serve_program()
-    if settings.api is None:
-        raise SettingsError(f'api: missing; runtime.mode "{mode}" listens for requests')
-    if app is None:
-        raise DeverError(
-            f'the program has no API, and runtime.mode is "{mode}"',
+    mode = settings.runtime.mode
+    if app is None and mode != "worker":
+        raise SettingsError(
+            f'runtime.mode is "{mode}", and the program has no API',
             hint='set runtime.mode to "worker", or give the program an ASGI application',
         )
-    group = Group(shutdown_ms=shutdown_ms)
+    group = Group()
     try:
-        api = ApiService(app, settings.api.host, settings.api.port, shutdown_ms=shutdown_ms)
-        group.add("api", api)
-        if mode == "all":
-            group.add("worker", WorkerService(program_workers()))
-        return group.run()
+        if app is not None:
+            group.add_api(app)
+        group.add_jobs()
+        code = group.run()
+        if isinstance(group.failure, DeverError):
+            raise group.failure
+        return code
     finally:
         group.close()
         database.close_all()

@@ -1,52 +1,64 @@
-"""Services of one process: the first failure stops the rest (R8.2, R8.4)."""
+"""Services of one process: the first failure stops the rest, and nothing outlives it (R8.2, R8.4)."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_tasks import enqueue, task, until
+from worker_tasks import enqueue, task
 
+from dever_sql import database
 from dever_sql.engine import Engine
-from dever_sql.errors import DeverError, InvalidArgument
-from dever_sql.group import ApiService, Group, WorkerService
+from dever_sql.errors import DeverError, InvalidArgument, SettingsError
+from dever_sql.group import Group
+from dever_sql.service import ApiService, WorkerService
+from dever_sql.settings import parse_settings
 from dever_sql.worker import Worker, WorkerOptions
 
 
 class Plain:
-    """A service that runs until it is stopped, or does what it is told."""
+    """A service that runs until it is stopped, or does what it is told. Notes what it was asked."""
 
-    def __init__(self, act: Any = None, code: int = 0) -> None:
+    def __init__(self, act: Any = None, clean: bool = True, at: str = "wait") -> None:
         self._act = act
-        self._code = code
+        self._clean = clean
+        self._at = at
         self.began = threading.Event()
-        self.stopped = threading.Event()
-        self.closed = False
+        self.calls: list[str] = []
 
-    async def run(self) -> int:
-        self.began.set()
-        if self._act is not None:
+    def _note(self, call: str) -> None:
+        if call not in self.calls:
+            self.calls.append(call)
+        if call == self._at and self._act is not None:
             self._act()
-        while not self.stopped.is_set():
-            await asyncio.sleep(0.01)
-        return self._code
 
-    def stop(self) -> None:
-        self.stopped.set()
+    async def start(self) -> None:
+        self._note("start")
+
+    async def wait(self) -> None:
+        self.began.set()
+        self._note("wait")
+        await asyncio.Event().wait()
+
+    def stop_accepting(self) -> None:
+        self._note("stop_accepting")
+
+    async def drain(self, seconds: float) -> bool:
+        self._note("drain")
+        return self._clean
 
     def close(self) -> None:
-        self.closed = True
+        self._note("close")
+
+
+ALL_STEPS = ["start", "wait", "stop_accepting", "drain", "close"]
 
 
 def raiser(error: BaseException) -> Any:
@@ -56,165 +68,218 @@ def raiser(error: BaseException) -> Any:
     return act
 
 
+def a_group(**services: Any) -> Group:
+    group = Group(shutdown_ms=5_000)
+    for name, service in services.items():
+        group.add(name, service)
+    return group
+
+
 @pytest.mark.req("R8.2")
+@pytest.mark.parametrize("at", ["start", "wait", "drain"])
 @pytest.mark.parametrize(
     "error", [ValueError("x"), SystemExit(0), KeyboardInterrupt(), DeverError("no")]
 )
-def test_the_first_failure_stops_the_rest(error: BaseException) -> None:
-    group = Group()
+def test_the_first_failure_stops_the_rest(error: BaseException, at: str) -> None:
     other = Plain()
-    group.add("other", other)
-    group.add("failing", Plain(raiser(error)))
+    failing = Plain(raiser(error), at=at)
+    group = a_group(other=other, failing=failing)
+    if at == "drain":
+        threading.Thread(target=lambda: (other.began.wait(10), group.stop())).start()
     assert group.run() == 1
-    assert other.stopped.is_set()
-    assert other.closed
+    assert group.failure is error
+    assert [step for step in other.calls if step != "wait"] == [
+        "start",
+        "stop_accepting",
+        "drain",
+        "close",
+    ]
+
+
+@pytest.mark.req("R8.4")
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_stop_goes_through_all_steps_in_order_and_tells_the_truth(clean: bool) -> None:
+    one, two = Plain(clean=clean), Plain()
+    group = a_group(one=one, two=two)
+    threading.Thread(target=lambda: (two.began.wait(10), group.stop())).start()
+    assert group.run() == (0 if clean else 1)
+    assert one.calls == ALL_STEPS
+    assert two.calls == ALL_STEPS
+
+
+@pytest.mark.req("R8.4")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_group_and_handlers_are_put_back(number: signal.Signals) -> None:
+    service = Plain()
+    group = a_group(one=service)
+    pid = os.getpid()
+    threading.Thread(target=lambda: (service.began.wait(10), os.kill(pid, number))).start()
+    before = signal.getsignal(number)
+    assert group.run() == 0
+    assert signal.getsignal(number) is before
+    assert service.calls == ALL_STEPS
 
 
 @pytest.mark.req("R8.2")
-def test_a_service_that_ends_by_itself_is_a_failure() -> None:
-    group = Group()
-    ended, other = Plain(), Plain()
-    ended.stopped.set()
-    group.add("ended", ended)
-    group.add("other", other)
-    assert group.run() == 1
-    assert other.stopped.is_set()
-
-
-@pytest.mark.req("R8.4")
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_stop_ends_all_and_keeps_the_worst_code(code: int) -> None:
-    group = Group()
-    service = Plain(code=code)
-    group.add("one", service)
-    group.add("two", Plain())
-    threading.Thread(target=lambda: (service.began.wait(10), group.stop())).start()
-    assert group.run() == code
-
-
-@pytest.mark.req("R8.4")
-def test_a_signal_stops_the_group() -> None:
-    group = Group()
+def test_a_stop_before_the_run_starts_nothing_that_goes_on() -> None:
     service = Plain()
-    group.add("one", service)
-    pid = os.getpid()
-    threading.Thread(target=lambda: (service.began.wait(10), os.kill(pid, signal.SIGTERM))).start()
-    before = signal.getsignal(signal.SIGTERM)
+    group = a_group(one=service)
+    group.stop()
     assert group.run() == 0
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert service.calls[-1] == "close"
+
+
+@pytest.mark.req("R8.2")
+def test_a_coroutine_may_end_by_itself() -> None:
+    seen: list[str] = []
+
+    async def one() -> None:
+        seen.append("one")
+
+    async def two() -> None:
+        await asyncio.sleep(0.05)
+        seen.append("two")
+
+    assert a_group(one=one, two=two).run() == 0
+    assert seen == ["one", "two"]
+
+
+@pytest.mark.req("R8.2")
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(0), asyncio.CancelledError()])
+def test_a_coroutine_that_fails_stops_the_group(error: BaseException) -> None:
+    ended: list[bool] = []
+
+    async def failing() -> None:
+        raise error
+
+    async def other() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    assert a_group(other=other, failing=failing).run() == 1
+    assert ended == [True]
+
+
+@pytest.mark.req("R8.4")
+def test_a_coroutine_that_swallows_its_cancellation_is_cut_off() -> None:
+    began = threading.Event()
+
+    async def stubborn() -> None:
+        began.set()
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+
+    group = Group(shutdown_ms=100)
+    group.add("stubborn", stubborn)
+    threading.Thread(target=lambda: (began.wait(10), group.stop())).start()
+    before = time.monotonic()
+    assert group.run() == 1
+    assert time.monotonic() - before < 8
 
 
 def test_a_group_without_services_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="no service"):
-        Group().run()
+        Group(shutdown_ms=1).run()
+    with pytest.raises(InvalidArgument, match="has a service 'one' already"):
+        a_group(one=Plain()).add("one", Plain())
 
 
 @pytest.mark.req("R8.2")
 def test_a_worker_shares_the_groups_loop(live: Engine) -> None:
     loops: list[Any] = []
-    group = Group()
+    group = Group(shutdown_ms=10_000)
 
     async def handler() -> None:
         loops.append(asyncio.get_running_loop())
         group.stop()
 
+    async def look() -> None:
+        loops.append(asyncio.get_running_loop())
+
     each = task(handler)
     enqueue(live, each)
-
-    class Look(Plain):
-        async def run(self) -> int:
-            loops.append(asyncio.get_running_loop())
-            return await super().run()
-
     group.add("worker", WorkerService([Worker(live, [each], WorkerOptions(poll_ms=50))]))
-    group.add("look", Look())
+    group.add("look", look)
     assert group.run() == 0
     assert len(loops) == 2
     assert loops[0] is loops[1]
     assert [row.state for row in live.jobs()] == ["succeeded"]
 
 
-@pytest.mark.req("R8.3")
+@pytest.mark.req("R8.4")
+def test_a_group_with_less_patience_than_its_worker_cuts_off(live: Engine) -> None:
+    group = Group(shutdown_ms=100)
+    ended: list[bool] = []
+
+    async def handler() -> None:
+        group.stop()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    each = task(handler)
+    enqueue(live, each)
+    group.add("worker", WorkerService([Worker(live, [each], WorkerOptions(poll_ms=50))]))
+    assert group.run() == 1
+    assert ended == [True]
+    assert [(row.state, row.attempt) for row in live.jobs()] == [("ready", 1)]
+
+
+@pytest.mark.req("R8.2")
+def test_a_worker_that_cannot_start_fails_the_group(tmp_path: Path) -> None:
+    from dever_sql.sqlite import SQLiteEngine
+
+    async def handler() -> None:
+        pass
+
+    engine = SQLiteEngine(tmp_path / "empty.db")  # nothing is installed in it
+    other = Plain()
+    group = a_group(other=other, worker=WorkerService([Worker(engine, [task(handler)])]))
+    try:
+        assert group.run() == 1
+    finally:
+        engine.close()
+    assert isinstance(group.failure, DeverError)
+    assert other.calls[-1] == "close"
+
+
+@pytest.mark.req("R8.4")
 def test_a_port_that_is_taken_is_found_out_at_once() -> None:
     pytest.importorskip("uvicorn")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(DeverError, match=f"cannot listen on 127.0.0.1:{port}"):
             ApiService(None, "127.0.0.1", port)
-
-
-PROGRAM = """
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-from dever_sql import Jobs, database
-from dever_sql.serving import run_program
-
-jobs = Jobs()
-
-
-@jobs.job(retry=1, timeout=10_000, name="program.mark")
-async def mark() -> None:
-    Path("marked").touch()
-
-
-async def app(scope, receive, send):
-    assert scope["type"] in ("http", "lifespan"), scope
-    if scope["type"] == "lifespan":
-        while True:
-            message = await receive()
-            await send({"type": message["type"] + ".complete"})
-            if message["type"].endswith("shutdown"):
-                return
-    await mark.aenqueue(key="k")
-    await send({"type": "http.response.start", "status": 202, "headers": []})
-    await send({"type": "http.response.body", "body": b"ok"})
-
-
-raise SystemExit(run_program(app))
-"""
-
-
-@pytest.mark.req("R8.2", "R8.4")
-@pytest.mark.parametrize("mode", ["api", "all"])
-def test_each_mode_starts_only_its_own_services(tmp_path: Path, mode: str) -> None:
-    pytest.importorskip("uvicorn")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    settings = {
-        "runtime": {"mode": mode, "shutdown_ms": 5000},
-        "database": {"default": {"sqlite": "app.db"}},
-        "api": {"host": "127.0.0.1", "port": port},
-        "job": {
-            "workers": 2,
-            "poll_ms": 50,
-            "lease_ms": 60000,
-            "retry_base_ms": 1000,
-            "retry_max_ms": 300000,
-        },
-    }
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "setting.json").write_text(json.dumps(settings))
-    (tmp_path / "program.py").write_text(PROGRAM)
-    process = subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path)
+    first = ApiService(None, "127.0.0.1", 0)
     try:
-        until(lambda: is_open(port), 20)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
-            assert answer.status == 202
-        if mode == "all":
-            until((tmp_path / "marked").exists)
-        else:
-            time.sleep(1.0)
-            assert not (tmp_path / "marked").exists()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        with pytest.raises(DeverError, match="cannot listen"):  # before it serves anything
+            ApiService(None, "127.0.0.1", first.port)
     finally:
-        process.kill()
-        process.wait()
+        first.close()
 
 
-def is_open(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+@pytest.mark.req("R8.2")
+@pytest.mark.parametrize("mode", ["api", "worker"])
+def test_a_mode_leaves_the_other_services_out(tmp_path: Path, mode: str) -> None:
+    sections = '"api": {"host": "127.0.0.1", "port": 0}, "job": {"workers": 1, "poll_ms": 50,'
+    sections += ' "lease_ms": 60000, "retry_base_ms": 1000, "retry_max_ms": 2000},'
+    settings = f'{{"runtime": {{"mode": "{mode}", "shutdown_ms": 1000}}, {sections}'
+    settings += ' "database": {"default": {"sqlite": "app.db"}}}'
+    database.configure(parse_settings(settings.encode()), tmp_path)
+    try:
+        group = Group()
+        if mode == "api":
+            group.add_jobs()
+        else:
+            group.add_api(None)
+        with pytest.raises(SettingsError, match=f'runtime.mode is "{mode}"'):
+            group.run()
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        database.close_all()
