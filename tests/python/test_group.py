@@ -1,8 +1,9 @@
-"""Services of one process: the first failure stops the rest, and nothing outlives it (R8.2, R8.4)."""
+"""Services of one process: the first failure stops the rest, nothing outlives it (R8.2, R8.4)."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -169,10 +170,8 @@ def test_a_coroutine_that_swallows_its_cancellation_is_cut_off() -> None:
     async def stubborn() -> None:
         began.set()
         while True:
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
-            except asyncio.CancelledError:
-                pass
 
     group = Group(shutdown_ms=100)
     group.add("stubborn", stubborn)
