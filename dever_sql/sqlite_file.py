@@ -154,11 +154,12 @@ class SqliteFile:
             with self._turn(False):
                 return execute(self._writing(False), step(name, **parameters))
         with self._reader_lock:
+            self._check_usable()
             if self._reader is None:
                 self._require()
                 self._reader = connect(self.path, self._synchronous, busy_seconds=_PATIENCE)
                 self._reader.execute("pragma query_only = on")
-            self._check()
+            self._check_identity()
             return execute(self._reader, step(name, **parameters))
 
     @contextmanager
@@ -192,11 +193,12 @@ class SqliteFile:
             self._reader = self._writer = None
 
     def _writing(self, create: bool) -> sqlite3.Connection:
+        self._check_usable()
         if self._writer is None:
             if not create:
                 self._require()
             self._writer = connect(self.path, self._synchronous)
-        self._check()
+        self._check_identity()
         return self._writer
 
     def _require(self) -> None:
@@ -206,8 +208,7 @@ class SqliteFile:
                 hint=f"dever sql install sqlite:///{self.path}",
             )
 
-    def _check(self) -> None:
-        """Refuse to go on with a closed, inherited, removed or replaced database."""
+    def _check_usable(self) -> None:
         if self._closed:
             raise DeverError(f"the engine of {self.path} is closed", hint="open a new one")
         if os.getpid() != self._process:
@@ -215,6 +216,9 @@ class SqliteFile:
                 f"the engine of {self.path} was opened in another process",
                 hint="open one in each process, after the fork",
             )
+
+    def _check_identity(self) -> None:
+        """Notice that the file was removed or replaced, instead of going on with its ghost."""
         if self.path == MEMORY:
             return
         try:
@@ -278,14 +282,12 @@ def connect(
     return connection
 
 
-def begin_immediate(
-    connection: sqlite3.Connection, *, urgent: bool = False, patience: float = _PATIENCE
-) -> None:
-    """Begin a write transaction, waiting for other writers at most `patience` seconds.
+def begin_immediate(connection: sqlite3.Connection, *, urgent: bool = False) -> None:
+    """Begin a write transaction; other writers are waited for, for a bounded time.
 
     Raises DatabaseUnavailable after that.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             connection.execute("begin immediate")
@@ -295,7 +297,7 @@ def begin_immediate(
                 raise own_error(error) from None
             if time.monotonic() >= deadline:
                 raise DatabaseUnavailable(
-                    f"the database has been locked for {patience:g} s", hint=_LOCKED_HINT
+                    f"the database has been locked for {_PATIENCE:g} s", hint=_LOCKED_HINT
                 ) from None
         time.sleep(random.uniform(*(_URGENT_PAUSE if urgent else _PAUSE)))
 

@@ -396,16 +396,15 @@ def sweep(n: int) -> Steps:
         if is_blocked:
             rows = yield step("sweep_blocked", **about)
             examined, last_run_at, last_id, runnable = rows[0]
-            unblocked = yield step("sweep_unblock", ids=runnable)
-            moved["unblocked"] += len(unblocked)
+            moved["unblocked"] += yield from _count("sweep_unblock", runnable)
         else:
             rows = yield step("sweep_due", **about)
             examined, last_run_at, last_id, expired, exhausted, dead, stale, elsewhere = rows[0]
             yield from _finish("dead", json.loads(dead))
             moved["expired"] += expired
             moved["exhausted"] += exhausted
-            moved["blocked"] += len((yield step("sweep_block", ids=stale)))
-            moved["moved"] += len((yield step("sweep_move", ids=elsewhere)))
+            moved["blocked"] += yield from _count("sweep_block", stale)
+            moved["moved"] += yield from _count("sweep_move", elsewhere)
         left -= examined
         if left <= 0:
             end = [(queue_id, last_run_at, last_id)]
@@ -414,6 +413,12 @@ def sweep(n: int) -> Steps:
     moved["pruned"] = len((yield step("sweep_prune", n=n)))
     moved["workers"] = len((yield step("sweep_workers")))
     return {what: rows for what, rows in moved.items() if rows}
+
+
+def _count(name: str, ids: str) -> Steps:
+    """How many rows a statement changed; most of the time it has none to look at."""
+    rows: list[tuple[Any, ...]] = [] if ids == "[]" else (yield step(name, ids=ids))
+    return len(rows)
 
 
 # --- locks --------------------------------------------------------------------------------------

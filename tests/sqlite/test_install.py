@@ -131,6 +131,29 @@ def test_failing_statement_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("R4.1")
+def test_transaction_of_somebody_else_is_waited_for_and_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C71."""
+    path = tmp_path / "jobs.db"
+    user = sqlite3.connect(path, isolation_level=None)
+    user.execute("pragma journal_mode = wal")
+    user.execute("create table mine (n integer)")
+    user.execute("begin immediate")
+    user.execute("insert into mine values (1)")
+    monkeypatch.setattr(sqlite_file, "_PATIENCE", 0.1)
+    engine = SQLiteEngine(path)
+    with pytest.raises(DatabaseUnavailable, match="locked"):
+        engine.install()
+    assert user.in_transaction
+    user.execute("rollback")
+    engine.install()
+    assert user.execute("select count(*) from mine").fetchone() == (0,)
+    user.close()
+    engine.close()
+
+
+@pytest.mark.req("R4.1")
 @pytest.mark.parametrize("version", ["9.0.0", "0.0.1"])
 def test_unknown_version_is_refused_with_both_named(tmp_path: Path, version: str) -> None:
     path = tmp_path / "jobs.db"
