@@ -167,3 +167,30 @@ def test_importing_starts_nothing(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=environment)
+
+
+@pytest.mark.req("R4.4", "R8.5")
+def test_a_frozen_process_loses_its_job_to_another_and_writes_nothing(
+    script: Path, processes: list[subprocess.Popen[str]]
+) -> None:
+    (script.parent / "config").mkdir()
+    (script.parent / "config" / "setting.json").write_text(
+        '{"runtime": {"mode": "worker", "shutdown_ms": 5000},'
+        ' "database": {"default": {"sqlite": "tasks.db"}},'
+        ' "job": {"workers": 1, "poll_ms": 50, "lease_ms": 1500,'
+        ' "retry_base_ms": 1000, "retry_max_ms": 300000}}'
+    )
+    enqueue(script, "slow")
+    first = serve(script, processes)
+    assert line(first) == "begun"
+    first.send_signal(signal.SIGSTOP)
+    second = serve(script, processes)
+    assert line(second) == "begun"
+    first.send_signal(signal.SIGCONT)
+    assert line(second) == "ended"
+    until(lambda: only_job(script).state == "succeeded")
+    assert only_job(script).attempt == 2
+    for process in (first, second):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert only_job(script).attempt == 2
