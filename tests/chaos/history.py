@@ -80,8 +80,8 @@ def check(events: Sequence[Event], rows: Sequence[JobRow], lease: float) -> list
         *_ends(acknowledged, rolled_back, jobs, found),
         *(
             f"job {id}: {fault}"
-            for id, history in jobs.items()
-            for fault in _job(history, found.get(id))
+            for id in sorted({*jobs, *found})
+            for fault in _job(jobs[id], found.get(id))
         ),
     ]
 
