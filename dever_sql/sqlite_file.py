@@ -271,6 +271,8 @@ def connect(
     try:
         for setting in (
             "foreign_keys = on",
+            # Some builds turn it off, and 3.40 then lets no trigger call a JSON function.
+            "trusted_schema = on",
             "journal_mode = wal",
             f"synchronous = {synchronous}",
             "journal_size_limit = 16777216",

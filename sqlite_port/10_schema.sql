@@ -64,7 +64,7 @@ create table dever_contract (
     id integer not null primary key autoincrement,
     target text not null,
     fingerprint text not null,
-    wire_schema text not null check (json_valid(wire_schema)),
+    wire_schema text not null,
     created_at integer not null,
     constraint contract_target_fingerprint_key unique (target, fingerprint)
 ) strict;
@@ -116,7 +116,7 @@ create unique index dever_policy_key on dever_policy (
 -- process for a day, so that sweep knows since when nobody runs a contract.
 create table dever_worker (
     name text not null primary key,
-    about text not null default '{}' check (json_valid(about)),
+    about text not null default '{}',
     started_at integer not null,
     alive_until integer not null,
     left_at integer

@@ -102,7 +102,7 @@ hint: write it like 2027-01-31T08:30:00Z')
     from (
         select
             substr(new.run_at, 1, 19) as second,
-            case when new.run_at like '%z' then 'Z' else substr(new.run_at, -6) end as zone
+            case when upper(substr(new.run_at, -1)) = 'Z' then 'Z' else substr(new.run_at, -6) end as zone
     ) as part
     where typeof(new.run_at) not in ('integer', 'null')
         and not coalesce(
@@ -133,7 +133,7 @@ hint: give an instant between 0001-01-01 and 9999-12-31 (UTC)')
     where new.run_at is not null
         and not case
             when typeof(new.run_at) = 'integer' then new.run_at
-            when new.run_at like '%z'
+            when upper(substr(new.run_at, -1)) = 'Z'
                 then unixepoch(upper(substr(new.run_at, 1, 19))) * 1000000
             else
                 unixepoch(upper(substr(new.run_at, 1, 19)) || substr(new.run_at, -6)) * 1000000

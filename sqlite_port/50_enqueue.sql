@@ -29,7 +29,7 @@ begin
             else
                 unixepoch(
                     upper(substr(new.run_at, 1, 19))
-                    || iif(new.run_at like '%z', '', substr(new.run_at, -6))
+                    || iif(upper(substr(new.run_at, -1)) = 'Z', '', substr(new.run_at, -6))
                 ) * 1000000
                 -- A cast reads the digits up to the zone.
                 + iif(

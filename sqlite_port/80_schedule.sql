@@ -16,7 +16,7 @@ create table dever_schedule (
     declared integer not null default 0 check (declared in (0, 1)),
     spec text not null,
     queue_id integer,
-    payload text not null default 'null' check (json_valid(payload)),
+    payload text not null default 'null',
     missed text not null default 'catch_up' check (missed in ('catch_up', 'latest', 'skip')),
     expires_us integer,
     max_attempts integer,

@@ -68,7 +68,7 @@ create table dever_contract (
     id integer not null primary key autoincrement,
     target text not null,
     fingerprint text not null,
-    wire_schema text not null check (json_valid(wire_schema)),
+    wire_schema text not null,
     created_at integer not null,
     constraint contract_target_fingerprint_key unique (target, fingerprint)
 ) strict;
@@ -120,7 +120,7 @@ create unique index dever_policy_key on dever_policy (
 -- process for a day, so that sweep knows since when nobody runs a contract.
 create table dever_worker (
     name text not null primary key,
-    about text not null default '{}' check (json_valid(about)),
+    about text not null default '{}',
     started_at integer not null,
     alive_until integer not null,
     left_at integer
@@ -334,7 +334,7 @@ hint: write it like 2027-01-31T08:30:00Z')
     from (
         select
             substr(new.run_at, 1, 19) as second,
-            case when new.run_at like '%z' then 'Z' else substr(new.run_at, -6) end as zone
+            case when upper(substr(new.run_at, -1)) = 'Z' then 'Z' else substr(new.run_at, -6) end as zone
     ) as part
     where typeof(new.run_at) not in ('integer', 'null')
         and not coalesce(
@@ -365,7 +365,7 @@ hint: give an instant between 0001-01-01 and 9999-12-31 (UTC)')
     where new.run_at is not null
         and not case
             when typeof(new.run_at) = 'integer' then new.run_at
-            when new.run_at like '%z'
+            when upper(substr(new.run_at, -1)) = 'Z'
                 then unixepoch(upper(substr(new.run_at, 1, 19))) * 1000000
             else
                 unixepoch(upper(substr(new.run_at, 1, 19)) || substr(new.run_at, -6)) * 1000000
@@ -1003,7 +1003,7 @@ begin
             else
                 unixepoch(
                     upper(substr(new.run_at, 1, 19))
-                    || iif(new.run_at like '%z', '', substr(new.run_at, -6))
+                    || iif(upper(substr(new.run_at, -1)) = 'Z', '', substr(new.run_at, -6))
                 ) * 1000000
                 -- A cast reads the digits up to the zone.
                 + iif(
@@ -1252,7 +1252,7 @@ create table dever_schedule (
     declared integer not null default 0 check (declared in (0, 1)),
     spec text not null,
     queue_id integer,
-    payload text not null default 'null' check (json_valid(payload)),
+    payload text not null default 'null',
     missed text not null default 'catch_up' check (missed in ('catch_up', 'latest', 'skip')),
     expires_us integer,
     max_attempts integer,

@@ -151,6 +151,38 @@ def test_run_at_is_exact(engine: SQLiteEngine, shell: Shell, text: str, instant:
     assert [(row.run_at, row.state) for row in engine.jobs()] == [(instant, "scheduled")]
 
 
+@pytest.mark.req("R3.6")
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "case_sensitive_like = on",
+        "recursive_triggers = on",
+        "recursive_triggers = off",
+        "reverse_unordered_selects = on",
+        "automatic_index = off",
+        "foreign_keys = on",
+        "ignore_check_constraints = on",
+        "temp_store = memory",
+    ],
+)
+def test_settings_of_the_shell_change_nothing(
+    engine: SQLiteEngine, shell: Shell, setting: str
+) -> None:
+    pragma = f"pragma {setting};\n"
+    done = shell(pragma + enqueue("k", run_at="'2031-01-31t08:30:00z'") + enqueue("k"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "payload.email is missing" in shell(pragma + enqueue("l", '{"order_id": 1}')).stderr
+    assert [(row.key, row.state) for row in engine.jobs()] == [("k", "scheduled")]
+
+
+@pytest.mark.req("R4.1")
+def test_untrusted_schema_leaves_the_database_readable(engine: SQLiteEngine, shell: Shell) -> None:
+    """SQLite 3.40 then refuses JSON functions in triggers, so it cannot enqueue, but it can look."""
+    engine.enqueue(TARGET, "k", RECEIPT)
+    done = shell("pragma trusted_schema = off; select key, state from dever_jobs;")
+    assert (done.stdout, done.stderr) == ("k|ready\n", "")
+
+
 @pytest.mark.req("R3.4", "R3.6")
 def test_error_undoes_the_statement_and_keeps_the_transaction(
     engine: SQLiteEngine, shell: Shell
