@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from engines import START, Clock, Installed, Raw
@@ -101,10 +101,19 @@ def test_a_second_runner_is_refused_before_it_fires_anything(engine: Engine, clo
 
 @pytest.mark.req("R7.5")
 def test_a_runner_that_was_frozen_past_its_lease_fires_nothing(
-    engine: Engine, clock: Clock
+    engine: Engine, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.schedule("s", "@every 10s", "q")
+    asleep = threading.Event()
+    next_tick_at = engine.next_tick_at
+
+    def seen_asleep() -> datetime | None:
+        asleep.set()
+        return next_tick_at()
+
+    monkeypatch.setattr(engine, "next_tick_at", seen_asleep)
     with running(engine) as runner:
+        assert asleep.wait(PATIENCE)
         clock.advance(10)
         runner.join()
     assert isinstance(runner.error, LeadershipLost)
