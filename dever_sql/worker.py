@@ -99,6 +99,8 @@ class Worker:
         """By token: handlers that are going on, a slot each."""
         self._held: dict[int, Run] = {}
         """By token: leases to renew, from the claim until the outcome is written."""
+        self._slots_wanted = 1
+        """How many free slots are worth waking the control thread for."""
         self._stopping = False
         self._aborted = False
         self._started = 0
@@ -318,13 +320,10 @@ class Worker:
             # More work than slots: one claim for several slots is cheaper than one for each.
             wanted = self.options.workers // _SLOT_SHARE
             if pressed and free < wanted and self._limit is None:
-                deadline = time.monotonic() + _SLOT_WAIT
-                while free < wanted and not self._stopping:
-                    remaining = deadline - time.monotonic()
-                    if remaining <= 0:
-                        break
-                    self._changed.wait(remaining)
-                    free = self.options.workers - len(self._running)
+                self._slots_wanted = wanted
+                self._changed.wait(_SLOT_WAIT)
+                self._slots_wanted = 1
+                free = self.options.workers - len(self._running)
             return 0 if self._stopping else free
 
     def _claim(self, free: int) -> int:
@@ -451,7 +450,8 @@ class Worker:
             if not run.lost:
                 self._record(outcome)
             self._running.pop(run.claimed.token, None)
-            self._changed.notify_all()
+            if self.options.workers - len(self._running) >= self._slots_wanted:
+                self._changed.notify_all()
 
     def _outcome_of(self, run: Run, error: BaseException | None) -> Outcome:
         if run.context._completed:  # pyright: ignore[reportPrivateUsage]
