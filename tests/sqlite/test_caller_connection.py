@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,6 +105,21 @@ def test_without_a_transaction_it_is_stored_at_once(engine: SQLiteEngine, connec
     connection = connect(isolation_level=None)
     enqueue(engine, connection, "k", "k", "l")
     assert not connection.in_transaction
+    assert sorted(str(row.key) for row in engine.jobs()) == ["k", "l"]
+
+
+@pytest.mark.req("R3.4")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="autocommit= came with Python 3.12")
+def test_autocommit_off_is_joined_and_on_stores_at_once(
+    engine: SQLiteEngine, connect: Connect
+) -> None:
+    connection = connect(autocommit=False)
+    enqueue(engine, connection, "k")
+    connection.rollback()
+    assert engine.jobs() == []
+    enqueue(engine, connection, "k")
+    connection.commit()
+    enqueue(engine, connect(autocommit=True), "l")
     assert sorted(str(row.key) for row in engine.jobs()) == ["k", "l"]
 
 

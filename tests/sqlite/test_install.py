@@ -210,7 +210,9 @@ class TestPlaces:
             SQLiteEngine(path).install()
 
     def test_database_without_an_installation(self, tmp_path: Path) -> None:
-        sqlite3.connect(tmp_path / "jobs.db").execute("create table t (a)")
+        connection = sqlite3.connect(tmp_path / "jobs.db")
+        connection.execute("create table t (a)")
+        connection.close()
         engine = SQLiteEngine(tmp_path / "jobs.db")
         assert engine.version() is None
         with pytest.raises(InstallError, match="not installed"):
