@@ -29,7 +29,7 @@ SETTINGS = {
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "autovacuum": "off",
-    "max_connections": "200",
+    "max_connections": "300",
     "max_wal_size": "512MB",
     "log_line_prefix": "%m %a %d ",
     "listen_addresses": "127.0.0.1",
