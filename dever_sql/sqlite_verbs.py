@@ -88,7 +88,11 @@ def _storable(name: str, texts: Sequence[Any] | None) -> None:
 
 def durations(positive: bool, **named: int | None) -> Steps:
     """Check durations in microseconds, each under the name that an error shall say."""
-    given = [[what, value] for what, value in named.items() if value is not None]
+    yield from _check_durations(positive, named.items())
+
+
+def _check_durations(positive: bool, named: Iterable[tuple[str, int | None]]) -> Steps:
+    given = [[what, value] for what, value in named if value is not None]
     if given:
         yield step("check_duration", positive=positive, durations=_array(given))
 
@@ -155,6 +159,8 @@ def send(
     rows = _messages(items)
     yield step("check_name", name=queue)
     yield from _lengths(len(items))
+    if not items:
+        return []
     yield from durations(False, delay=microseconds(delay))
     yield from durations(True, expires=microseconds(expires))
     yield step("send_check_max_attempts", max_attempts=max_attempts)
@@ -198,7 +204,7 @@ def _insert_messages(**about: Any) -> Steps:
     while True:
         inserted = yield step("send_insert", **about)
         found = inserted or (yield step("send_find", queue=about["queue"], items=about["items"]))
-        if found or about["items"] == "[]":
+        if found:
             # Ids rise in the order of insertion.
             return sorted(id for (id,) in found)
 
@@ -302,8 +308,7 @@ def retry(
     delays: Sequence[timedelta | None] | None,
 ) -> Steps:
     delays_us = None if delays is None else [microseconds(delay) for delay in delays]
-    for delay in delays_us or ():
-        yield from durations(False, delay=delay)
+    yield from _check_durations(False, [("delay", delay) for delay in delays_us or ()])
     held = yield from _hold(ids, tokens, reasons, errors, delays_us)
     dead = [[id, reason, error] for id, reason, error, _, last, _ in held if last]
     again = [[id, reason, error, delay] for id, reason, error, delay, last, _ in held if not last]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import re
+import shutil
 import signal
 import sqlite3
 import threading
@@ -227,6 +229,24 @@ def test_kills_lose_nothing_that_was_acknowledged(path: Path, tmp_path: Path) ->
     acknowledged = {int(line) for line in log.read_text().splitlines() if line}
     assert len(acknowledged) > 15
     assert acknowledged <= stored
+
+
+@pytest.mark.req("R4.2")
+def test_wal_cut_at_any_byte(engine: SQLiteEngine, path: Path, tmp_path: Path) -> None:
+    """C74: what a power cut may leave of the log is a state that was committed once."""
+    for number in range(40):
+        engine.send("q", "1", key=str(number))
+    wal = path.with_name(path.name + "-wal").read_bytes()
+    cut = random.Random(7)
+    for number in range(40):
+        copy = tmp_path / f"{number}.db"
+        shutil.copy(path, copy)
+        copy.with_name(copy.name + "-wal").write_bytes(wal[: cut.randrange(len(wal))])
+        connection = sqlite3.connect(copy)
+        assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+        keys = connection.execute("select key from dever_jobs order by id").fetchall()
+        assert keys == [(str(key),) for key in range(len(keys))]
+        connection.close()
 
 
 @pytest.fixture(scope="module", params=["never analysed", "analysed when empty", "loaded", "all"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import sqlite3
-import stat
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,14 @@ def test_protocol_that_does_not_overlap_is_refused(tmp_path: Path) -> None:
     engine.close()
 
 
+def _send_as_nobody(path: str) -> None:
+    if os.geteuid() == 0:  # root may write anywhere
+        os.setgid(65534)
+        os.setuid(65534)
+    with pytest.raises(DatabaseUnavailable, match=r"read-only|cannot be opened"):
+        SQLiteEngine(path).send("q", "1")
+
+
 @pytest.mark.req("R4.1")
 class TestPlaces:
     """C73: one clear error, and never a silent database in memory."""
@@ -219,13 +228,23 @@ class TestPlaces:
             engine.send("q", "1")
         engine.close()
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-    def test_file_that_may_not_be_written(self, tmp_path: Path) -> None:
-        path = tmp_path / "jobs.db"
-        SQLiteEngine(path).install()
-        path.chmod(stat.S_IRUSR)
-        with pytest.raises(DatabaseUnavailable, match="read-only"):
-            SQLiteEngine(path).send("q", "1")
+    def test_file_that_may_not_be_written(self) -> None:
+        directory = Path(tempfile.mkdtemp())
+        try:
+            engine = SQLiteEngine(directory / "jobs.db")
+            engine.install()
+            engine.close()
+            (directory / "jobs.db").chmod(0o444)
+            directory.chmod(0o555)
+            process = multiprocessing.get_context("fork").Process(
+                target=_send_as_nobody, args=(str(directory / "jobs.db"),)
+            )
+            process.start()
+            process.join()
+            assert process.exitcode == 0
+        finally:
+            directory.chmod(0o755)
+            shutil.rmtree(directory)
 
     @pytest.mark.parametrize(
         "name", ["a?b.db", "a#b.db", "a%20b.db", "file:a.db", "😀 é.db", "a&b=c"]

@@ -177,7 +177,7 @@ def test_settings_of_the_shell_change_nothing(
 
 @pytest.mark.req("R4.1")
 def test_untrusted_schema_leaves_the_database_readable(engine: SQLiteEngine, shell: Shell) -> None:
-    """SQLite 3.40 then refuses JSON functions in triggers, so it cannot enqueue, but it can look."""
+    """SQLite 3.40 then refuses JSON functions in triggers: nothing to enqueue with, but to see."""
     engine.enqueue(TARGET, "k", RECEIPT)
     done = shell("pragma trusted_schema = off; select key, state from dever_jobs;")
     assert (done.stdout, done.stderr) == ("k|ready\n", "")
