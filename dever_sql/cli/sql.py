@@ -99,7 +99,11 @@ def add_command(commands: Commands) -> None:
 
 
 def _print(arguments: argparse.Namespace) -> int:
-    sys.stdout.write(install_script(arguments.engine))
+    script = install_script(arguments.engine)
+    if arguments.engine == "sqlite":
+        # psql has --single-transaction, the sqlite3 shell has not (but stop it with -bail).
+        script = f"begin immediate;\n\n{script}\ncommit;\n"
+    sys.stdout.write(script)
     return 0
 
 
