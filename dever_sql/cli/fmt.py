@@ -10,7 +10,6 @@ from dever_sql.errors import InvalidArgument
 
 from .parser import Commands
 
-
 _MARK = "\ufeff"  # what some editors write at the beginning of a file
 
 
