@@ -23,7 +23,11 @@ async def _lifespan(receive: Any, send: Any) -> None:
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":
-            await app.prepare()
+            try:
+                await app.prepare()
+            except Exception as error:
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
