@@ -21,11 +21,16 @@ _GROWTH: Final = 1.2
 
 
 class SqliteSleeper:
-    """One worker's sleep. Used from one thread; `wake` from any."""
+    """One worker's sleep. Used from one thread; `wake` from any.
+
+    The first `wait` returns at once: a commit may have slipped in between the worker's last look and
+    the first one here.
+    """
 
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._woken = threading.Event()
+        self._woken.set()
         self._watcher: sqlite3.Connection | None = None
         self._seen: int | None = None
         file.add_waker(self._woken.set)

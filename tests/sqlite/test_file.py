@@ -162,6 +162,7 @@ def test_closed_engine_says_so(path: Path) -> None:
 class TestSleeper:
     def test_own_commit_wakes(self, engine: SQLiteEngine) -> None:
         sleeper = engine.sleeper(["q"])
+        assert sleeper.wait(10)  # the first look
         assert not sleeper.wait(0.01)
         threading.Timer(0.05, lambda: engine.send("q", "1")).start()
         assert sleeper.wait(10)
@@ -169,6 +170,7 @@ class TestSleeper:
 
     def test_commit_of_another_connection_wakes(self, engine: SQLiteEngine, path: Path) -> None:
         sleeper = engine.sleeper(["q"])
+        assert sleeper.wait(10)  # the first look
         assert not sleeper.wait(0.01)
 
         def send() -> None:
@@ -182,6 +184,7 @@ class TestSleeper:
 
     def test_it_can_be_ended(self, engine: SQLiteEngine) -> None:
         sleeper = engine.sleeper(["q"])
+        assert sleeper.wait(10)  # the first look
         threading.Timer(0.05, sleeper.wake).start()
         assert sleeper.wait(10)
         sleeper.close()
