@@ -23,8 +23,8 @@ _GROWTH: Final = 1.2
 class SqliteSleeper:
     """One worker's sleep. Used from one thread; `wake` from any.
 
-    The first `wait` returns at once: a commit may have slipped in between the worker's last look and
-    the first one here.
+    The first `wait` returns at once: a commit may have slipped in between the worker's last look
+    and the first one here.
     """
 
     def __init__(self, file: SqliteFile) -> None:
