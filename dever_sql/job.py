@@ -105,6 +105,15 @@ class JobContext:
         """A logger that adds the job's id, target and attempt to each line."""
         return _JobLogger(logger, {"id": self.id, "target": self.target, "attempt": self.attempt})
 
+    @property
+    def completed(self) -> bool:
+        """Whether the handler completed the job in a transaction of its own."""
+        return self._completed
+
+    def cancel(self) -> None:
+        """For the worker: the result is no longer wanted."""
+        self._cancelled = True
+
     def lease_in(self, engine: Engine) -> timedelta | None:
         """The length of this job's lease when it was claimed from that engine, else None."""
         return self._lease if engine is self._engine else None

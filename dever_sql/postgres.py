@@ -7,12 +7,10 @@ as array literals, so that the same statement runs through any driver a caller m
 from __future__ import annotations
 
 import json
-import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import psycopg
@@ -39,24 +37,23 @@ from .engine import (
 )
 from .errors import (
     DeverError,
-    InstallError,
-    InvalidArgument,
-    InvalidKey,
-    InvalidName,
-    InvalidPayload,
-    InvalidSpec,
     SchemaVersion,
-    from_sqlstate,
 )
-from .postgres_pool import Pool, Session, unavailable
+from .postgres_errors import callers_error, is_storable, own_error, unfit_text
+from .postgres_install import install, installed_version
+from .postgres_pool import Pool, Session
 from .postgres_sleeper import PostgresSleeper
-from .sql_files import sql_directory
+from .postgres_values import (
+    duration,
+    instant,
+    instants,
+    number_array,
+    outcomes_of,
+    text_array,
+)
 
 PROTOCOL: Final = (1, 1)
 """The range of protocols this package speaks; it must overlap with the database's (R9.2)."""
-
-_INSTALL_LOCK: Final = 1_145_394_770
-"""The advisory lock of everybody who installs; `deploy.sql` takes the same."""
 
 _JOB_COLUMNS: Final = (
     "id, queue, target, key, state, attempt, max_attempts, run_at, created_at, lease_until, worker,"
@@ -168,7 +165,10 @@ class PostgresEngine:
 
     def version(self) -> str | None:
         with self._pool.session() as session:
-            return self._version(session)
+            try:
+                return installed_version(session)
+            except psycopg.Error as error:
+                raise self._own_error(error, {}) from None
 
     def protocol(self) -> tuple[int, int]:
         rows = self._call("select min, max from dever.protocol()", {}, check=False)
@@ -183,24 +183,11 @@ class PostgresEngine:
         return self._call("select dever.clock()", {})[0][0]
 
     def install(self) -> str:
-        """Install, upgrade or do nothing, in one transaction under a lock; the version (R4.1)."""
-        directory = sql_directory("postgresql")
-        brought = _default_version(directory)
         with self._pool.session() as session:
             try:
-                with session.transaction():
-                    session.execute(
-                        "select pg_catalog.pg_advisory_xact_lock(%s::bigint)", [_INSTALL_LOCK]
-                    )
-                    installed = self._version(session)
-                    if installed != brought:
-                        for path in _scripts(directory, installed, brought):
-                            if installed is not None:
-                                _refuse_extension(session)
-                            session.execute(path.read_bytes(), prepare=False)
+                return install(session)
             except psycopg.Error as error:
                 raise self._own_error(error, {}) from None
-        return brought
 
     def lend(self) -> AbstractContextManager[Session]:
         """A session for a transaction of the program's own."""
@@ -213,18 +200,6 @@ class PostgresEngine:
     def close(self) -> None:
         for pool in (self._pool, self._renewals, self._transactions):
             pool.close()
-
-    def _version(self, session: Session) -> str | None:
-        try:
-            found = session.execute(
-                "select pg_catalog.to_regprocedure('dever.version()') is not null"
-            ).fetchone()
-            if not found or not found[0]:
-                return None
-            row = session.execute("select dever.version()").fetchone()
-        except psycopg.Error as error:
-            raise self._own_error(error, {}) from None
-        return None if row is None else row[0]
 
     def _check_protocol(self) -> None:
         with self._check_lock:
@@ -265,58 +240,17 @@ class PostgresEngine:
                     continue
                 raise self._own_error(error, parameters) from None
             except UnicodeEncodeError:
-                raise _unfit_text(parameters) from None
+                raise unfit_text(parameters) from None
         raise AssertionError("unreachable")
 
     def _own_error(self, error: psycopg.Error, parameters: Mapping[str, Any]) -> DeverError:
-        ours = _own(error)
-        if ours is not None:
-            return ours
-        state = error.sqlstate
-        if state is None:
-            if isinstance(error, psycopg.DataError):
-                return _unfit_text(parameters)
-            return unavailable(error, self._pool.shown_url)
-        if state == "25006":
+        if error.sqlstate == "25006":
             # A primary that became a standby: the other connections lead there too.
             self._pool.discard_idle()
-        if state[:2] in ("08", "53", "57", "58", "40") or state in ("25006", "55P03", "25P03"):
-            return unavailable(error, self._pool.shown_url)
-        if state in ("42883", "3F000", "42P01", "42703"):
-            return InstallError(
-                f"Dever SQL is not installed in the database at {self._pool.shown_url},"
-                " or it is too old for this program",
-                detail=error.diag.message_primary,
-                hint="dever sql install URL",
-            )
-        if state == "42501":
-            return DeverError(
-                f"the role may not do that: {error.diag.message_primary}",
-                hint="grant it one of the roles dever_enqueue, dever_worker, dever_observe,"
-                " dever_admin",
-            )
-        if state[:2] == "22":
-            wide = state == "22003" and any(_is_wide(value) for value in parameters.values())
-            fault = InvalidPayload if _has_payload(parameters) and not wide else InvalidArgument
-            # The server's text may quote the value.
-            return fault(f"PostgreSQL cannot store a value of this call (SQLSTATE {state})")
-        if state == "54001" and _has_payload(parameters):
-            return InvalidPayload(
-                "payload is nested too deeply", hint="a payload has at most 64 levels"
-            )
-        return DeverError(
-            f"PostgreSQL refused the call (SQLSTATE {state}): {error.diag.message_primary}"
-        )
+        return own_error(error, parameters, self._pool.shown_url)
 
     def translate(self, error: Exception, statement: Statement) -> Exception:
-        """The DeverError behind what a caller's driver raised, else that exception itself."""
-        for candidate in (error, getattr(error, "orig", None), error.__cause__):
-            ours = _own(candidate)
-            if ours is not None:
-                return ours
-        if any(not _is_storable(v) for v in statement.parameters.values() if isinstance(v, str)):
-            return _unfit_text(statement.parameters)
-        return error
+        return callers_error(error, statement.parameters)
 
     def _run(self, steps: Steps) -> Any:
         """Run steps on an own connection; each consists of statements that stand alone."""
@@ -338,7 +272,7 @@ class PostgresEngine:
         rows = self._call(
             "select id, created from dever.enqueue(%(job)s, %(key)s,"
             " cast(%(payload)s as jsonb), cast(%(run_at)s as timestamptz))",
-            {"job": job, "key": key, "payload": payload, "run_at": _instant(run_at)},
+            {"job": job, "key": key, "payload": payload, "run_at": instant(run_at)},
         )
         return Enqueued(*rows[0])
 
@@ -355,7 +289,7 @@ class PostgresEngine:
                 "job": job,
                 "keys": text_array(keys),
                 "payloads": text_array(payloads),
-                "run_ats": _instants(run_ats),
+                "run_ats": instants(run_ats),
             },
         )
         return [Enqueued(id, created) for _, id, created in rows]
@@ -388,7 +322,7 @@ class PostgresEngine:
                 "fingerprint": fingerprint,
                 "keys": text_array(keys),
                 "payloads": text_array(payloads),
-                "run_ats": _instants(run_ats),
+                "run_ats": instants(run_ats),
             },
         )
         return [Enqueued(id, created) for _, id, created in rows]
@@ -424,9 +358,9 @@ class PostgresEngine:
                 "queue": queue,
                 "payload": payload,
                 "key": key,
-                "delay": _duration(delay),
-                "run_at": _instant(run_at),
-                "expires": _duration(expires),
+                "delay": duration(delay),
+                "run_at": instant(run_at),
+                "expires": duration(expires),
                 "max_attempts": max_attempts,
             },
         )
@@ -498,15 +432,15 @@ class PostgresEngine:
             # Inside jsonb the server would call it a payload's fault.
             for member in ("target", "queue"):
                 text = contract.get(member)
-                if isinstance(text, str) and not _is_storable(text):
-                    raise _unfit_text({"name": text})
+                if isinstance(text, str) and not is_storable(text):
+                    raise unfit_text({"name": text})
         rows = yield Statement(
             "select target, fingerprint, contract_id from dever.register(%(worker)s,"
             " %(contracts)s::jsonb, %(alive)s::interval, %(about)s::jsonb)",
             {
                 "worker": worker,
                 "contracts": json.dumps([dict(contract) for contract in contracts]),
-                "alive": _duration(alive),
+                "alive": duration(alive),
                 "about": json.dumps(dict(about or {})),
             },
         )
@@ -515,7 +449,7 @@ class PostgresEngine:
     def alive(self, worker: str, alive: timedelta) -> bool:
         rows = self._call(
             "select dever.alive(%(worker)s, %(alive)s::interval)",
-            {"worker": worker, "alive": _duration(alive)},
+            {"worker": worker, "alive": duration(alive)},
             pool=self._renewals,
         )
         return bool(rows[0][0])
@@ -537,7 +471,7 @@ class PostgresEngine:
                 "queue": queue,
                 "worker": worker,
                 "n": n,
-                "lease": _duration(lease),
+                "lease": duration(lease),
                 "contracts": None if contracts is None else number_array(contracts),
             },
         )
@@ -548,7 +482,7 @@ class PostgresEngine:
     ) -> list[Verdict]:
         rows = self._call(
             _RENEW,
-            {"ids": number_array(ids), "tokens": number_array(tokens), "lease": _duration(lease)},
+            {"ids": number_array(ids), "tokens": number_array(tokens), "lease": duration(lease)},
             pool=self._renewals,
         )
         return [Verdict(id, ok) for id, ok in rows]
@@ -574,7 +508,7 @@ class PostgresEngine:
                 "tokens": number_array(tokens),
                 "reasons": text_array(reasons),
                 "errors": text_array(errors),
-                "delays": None if delays is None else text_array([_duration(d) for d in delays]),
+                "delays": None if delays is None else text_array([duration(d) for d in delays]),
             },
         )
         return [RetryVerdict(*row) for row in rows]
@@ -586,7 +520,7 @@ class PostgresEngine:
         reasons: Sequence[str | None],
         errors: Sequence[str | None] | None = None,
     ) -> list[Verdict]:
-        return self._verdicts(_BURY, _ended(ids, tokens, reasons, errors))
+        return self._verdicts(_BURY, outcomes_of(ids, tokens, reasons, errors))
 
     def block(
         self,
@@ -595,7 +529,7 @@ class PostgresEngine:
         reasons: Sequence[str | None],
         errors: Sequence[str | None] | None = None,
     ) -> list[Verdict]:
-        return self._verdicts(_BLOCK, _ended(ids, tokens, reasons, errors))
+        return self._verdicts(_BLOCK, outcomes_of(ids, tokens, reasons, errors))
 
     def sweep(self, n: int = 1000) -> dict[str, int]:
         rows = self._call("select what, rows from dever.sweep(%(n)s::integer)", {"n": n})
@@ -627,19 +561,19 @@ class PostgresEngine:
     def lock_acquire(self, name: str, owner: str, ttl: timedelta) -> int | None:
         return self._call(
             "select dever.lock_acquire(%(name)s, %(owner)s, %(ttl)s::interval)",
-            {"name": name, "owner": owner, "ttl": _duration(ttl)},
+            {"name": name, "owner": owner, "ttl": duration(ttl)},
         )[0][0]
 
     def scheduler_acquire(self, owner: str, ttl: timedelta) -> int | None:
         return self._call(
             "select dever.scheduler_acquire(%(owner)s, %(ttl)s::interval)",
-            {"owner": owner, "ttl": _duration(ttl)},
+            {"owner": owner, "ttl": duration(ttl)},
         )[0][0]
 
     def lock_renew(self, name: str, owner: str, token: int, ttl: timedelta) -> bool:
         return self._yes(
             "select dever.lock_renew(%(name)s, %(owner)s, %(token)s::bigint, %(ttl)s::interval)",
-            {"name": name, "owner": owner, "token": token, "ttl": _duration(ttl)},
+            {"name": name, "owner": owner, "token": token, "ttl": duration(ttl)},
         )
 
     def lock_release(self, name: str, owner: str, token: int) -> bool:
@@ -668,7 +602,7 @@ class PostgresEngine:
                 "queue": queue,
                 "payload": payload,
                 "missed": missed,
-                "expires": _duration(expires),
+                "expires": duration(expires),
                 "max_attempts": max_attempts,
             },
         )
@@ -689,13 +623,13 @@ class PostgresEngine:
     def cron_next(self, spec: str, after: datetime) -> datetime:
         return self._call(
             "select dever.cron_next(%(spec)s, cast(%(after)s as timestamptz))",
-            {"spec": spec, "after": _instant(after)},
+            {"spec": spec, "after": instant(after)},
         )[0][0]
 
     def cron_preview(self, spec: str, after: datetime, n: int) -> list[datetime]:
         rows = self._call(
             "select dever.cron_preview(%(spec)s, cast(%(after)s as timestamptz), %(n)s::integer)",
-            {"spec": spec, "after": _instant(after), "n": n},
+            {"spec": spec, "after": instant(after), "n": n},
         )
         return [row[0] for row in rows]
 
@@ -715,14 +649,14 @@ class PostgresEngine:
             _CONFIGURE_QUEUE,
             {
                 "queue": queue,
-                "visibility": _duration(visibility),
+                "visibility": duration(visibility),
                 "max_attempts": max_attempts,
-                "backoff_base": _duration(backoff_base),
-                "backoff_max": _duration(backoff_max),
-                "keep_succeeded": _duration(keep_succeeded),
-                "keep_dead": _duration(keep_dead),
-                "keep_cancelled": _duration(keep_cancelled),
-                "block_after": _duration(block_after),
+                "backoff_base": duration(backoff_base),
+                "backoff_max": duration(backoff_max),
+                "keep_succeeded": duration(keep_succeeded),
+                "keep_dead": duration(keep_dead),
+                "keep_cancelled": duration(keep_cancelled),
+                "block_after": duration(block_after),
             },
         )
         return QueueRow(*rows[0])
@@ -811,158 +745,3 @@ class PostgresEngine:
             "select name, owner, token, expires_at from dever.locks order by name", {}
         )
         return [LockRow(*row) for row in rows]
-
-
-# --- values as PostgreSQL reads them ------------------------------------------------------------
-
-
-def number_array(numbers: Iterable[int]) -> str:
-    """An array literal of integers."""
-    return "{" + ",".join(map(str, numbers)) + "}"
-
-
-def text_array(texts: Iterable[str | None] | None) -> str | None:
-    """An array literal of texts; None stays null."""
-    if texts is None:
-        return None
-    return "{" + ",".join(map(_element, texts)) + "}"
-
-
-def _element(text: str | None) -> str:
-    if text is None:
-        return "NULL"
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _duration(value: timedelta | None) -> str | None:
-    """A duration that means the same under every IntervalStyle."""
-    return None if value is None else f"{value // timedelta(microseconds=1)} microseconds"
-
-
-def _instant(value: datetime | None) -> str | None:
-    if value is None:
-        return None
-    if value.utcoffset() is None:
-        raise InvalidArgument(
-            "the instant has no time zone", hint="pass an aware datetime, such as datetime.now(UTC)"
-        )
-    return value.isoformat()
-
-
-def _instants(values: Sequence[datetime | None] | None) -> str | None:
-    return None if values is None else text_array([_instant(value) for value in values])
-
-
-def _ended(
-    ids: Sequence[int],
-    tokens: Sequence[int],
-    reasons: Sequence[str | None],
-    errors: Sequence[str | None] | None,
-) -> dict[str, Any]:
-    return {
-        "ids": number_array(ids),
-        "tokens": number_array(tokens),
-        "reasons": text_array(reasons),
-        "errors": text_array(errors),
-    }
-
-
-# --- errors -------------------------------------------------------------------------------------
-
-
-def _own(error: object) -> DeverError | None:
-    """What one of our functions raised, told by its SQLSTATE alone (any driver)."""
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    if not isinstance(state, str) or not state.startswith("DV"):
-        return None
-    diagnostics = getattr(error, "diag", error)
-    return from_sqlstate(
-        state,
-        getattr(diagnostics, "message_primary", None) or getattr(error, "message", str(error)),
-        getattr(diagnostics, "message_detail", None) or getattr(error, "detail", None),
-        getattr(diagnostics, "message_hint", None) or getattr(error, "hint", None),
-    )
-
-
-def _has_payload(parameters: Mapping[str, Any]) -> bool:
-    return "payload" in parameters or "payloads" in parameters
-
-
-def _is_wide(value: object) -> bool:
-    """An integer that no `integer` of the database can hold."""
-    return isinstance(value, int) and not -(2**31) <= value < 2**31
-
-
-def _unfit_text(parameters: Mapping[str, Any]) -> DeverError:
-    """U+0000 and lone surrogates cannot even be sent: say which argument holds one."""
-    kinds: dict[str, type[DeverError]] = {
-        "key": InvalidKey,
-        "keys": InvalidKey,
-        "payload": InvalidPayload,
-        "payloads": InvalidPayload,
-        "queue": InvalidName,
-        "job": InvalidName,
-        "outbox": InvalidName,
-        "spec": InvalidSpec,
-        "worker": InvalidName,
-        "name": InvalidName,
-        "owner": InvalidName,
-    }
-    for name, value in parameters.items():
-        if isinstance(value, str) and not _is_storable(value):
-            return kinds.get(name, InvalidArgument)(
-                f"{name} holds U+0000 or half of a surrogate pair, which PostgreSQL cannot store",
-                hint="remove that character",
-            )
-    return InvalidArgument("a value of this call is out of range for PostgreSQL")
-
-
-def _is_storable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text
-
-
-# --- the files ----------------------------------------------------------------------------------
-
-
-def _default_version(directory: Path) -> str:
-    control = (directory / "dever.control").read_text(encoding="utf-8")
-    found = re.search(r"^default_version\s*=\s*'([^']+)'", control, re.MULTILINE)
-    if found is None:
-        raise InstallError("dever.control names no default_version; install dever-sql again")
-    return found[1]
-
-
-def _scripts(directory: Path, installed: str | None, brought: str) -> list[Path]:
-    """The files that lead from the installed version to the one this package brings."""
-    if installed is None:
-        return [directory / f"dever--{brought}.sql"]
-    steps: dict[str, tuple[str, Path]] = {}
-    for path in directory.glob("dever--*--*.sql"):
-        _, before, after = path.stem.split("--")
-        steps[before] = (after, path)
-    found: list[Path] = []
-    version = installed
-    while version != brought:
-        if version not in steps or len(found) > len(steps):
-            raise SchemaVersion(
-                f"version {installed} of Dever SQL is installed, and this package, which brings"
-                f" {brought}, does not know it",
-                hint="update dever-sql to at least the installed version",
-            )
-        version, path = steps[version]
-        found.append(path)
-    return found
-
-
-def _refuse_extension(session: Session) -> None:
-    row = session.execute(
-        "select exists (select from pg_catalog.pg_extension where extname = 'dever')"
-    ).fetchone()
-    if row and row[0]:
-        raise InstallError(
-            "Dever SQL was installed here as an extension", hint="alter extension dever update"
-        )
