@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -234,6 +236,7 @@ class _Sqlite:
         self._is_async = is_async
         self._began = 0.0
         self._seconds = SQLITE_SECONDS
+        self._watch: threading.Timer | None = None
         self.connection: Any = None
 
     def link(self) -> Any:
@@ -250,6 +253,25 @@ class _Sqlite:
             self.connection.close()
             raise
         self._began = time.monotonic()
+        self._watch = threading.Timer(self._seconds, self._undo, [self.connection])
+        self._watch.daemon = True
+        self._watch.start()
+
+    @staticmethod
+    def _undo(connection: sqlite3.Connection) -> None:
+        """Give the write lock back though the handler sleeps on; nothing works on it any more."""
+
+        def refuse(action: int, operation: str | None, *_: str | None) -> int:
+            is_rollback = action == sqlite3.SQLITE_TRANSACTION and operation == "ROLLBACK"
+            return sqlite3.SQLITE_OK if is_rollback else sqlite3.SQLITE_DENY
+
+        # Closed meanwhile: the transaction has ended by itself.
+        with suppress(sqlite3.ProgrammingError):
+            connection.interrupt()
+            # First this: a statement after the rollback would commit by itself.
+            connection.set_authorizer(refuse)
+            if connection.in_transaction:
+                connection.execute("rollback")
 
     def _renew_own_lease(self) -> None:
         """Inside a job: nobody can renew its lease while this transaction is open."""
@@ -279,6 +301,9 @@ class _Sqlite:
         return await asyncio.to_thread(self.execute, statement, parameters)
 
     def end(self, *, commit: bool) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch.join()
         try:
             if commit:
                 self._check_time()
