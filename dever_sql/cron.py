@@ -189,7 +189,13 @@ def _checked_instant(instant: datetime) -> datetime:
         raise InvalidArgument(
             "the instant has no time zone", hint="give an aware datetime, for example in UTC"
         )
-    return instant.astimezone(UTC)
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        raise InvalidArgument(
+            "after is outside the years 1 to 9999",
+            hint="give an instant between 0001-01-01 and 9999-12-31 (UTC)",
+        ) from None
 
 
 def _out_of_years() -> InvalidArgument:

@@ -32,8 +32,9 @@ def check_declared(contracts: Sequence[Mapping[str, Any]]) -> None:
     """Refuse declarations with a spec that is not five-field cron (R6.3). Raises InvalidSpec."""
     for contract in contracts:
         declared = contract.get("schedule")
-        if declared is not None and declared.get("spec") is not None:
-            parse(declared["spec"])
+        spec = cast("dict[str, Any]", declared).get("spec") if isinstance(declared, dict) else None
+        if spec is not None:
+            parse(spec)
 
 
 def declare_schedules(run: Run) -> None:

@@ -109,7 +109,7 @@ def enqueue(
     job: str,
     fingerprint: str | None,
     keys: Sequence[str],
-    payloads: Sequence[str] | None,
+    payloads: Sequence[str | None] | None,
     run_ats: Sequence[datetime | None] | None,
 ) -> Steps:
     """enqueue_many, or with a fingerprint enqueue_as: a list of Enqueued."""
@@ -117,7 +117,7 @@ def enqueue(
     _storable("payload", payloads)
     yield step("enqueue_check_job", job=job, fingerprint=fingerprint)
     yield from _lengths(len(keys), payloads, run_ats)
-    texts = ["null"] * len(keys) if payloads is None else payloads
+    texts = ["null" if each is None else each for each in payloads or [None] * len(keys)]
     instants = [instant_us(each) for each in run_ats or [None] * len(keys)]
     items = [list(item) for item in zip(keys, texts, instants, strict=True)]
     about = {"job": job, "fingerprint": fingerprint}
@@ -238,6 +238,7 @@ def register(
     yield step("register_policies", contracts=declared)
     if worker is not None:
         yield step("check_name", name=worker)
+        yield step("alive_check", alive_us=microseconds(alive))
         yield step(
             "register_worker",
             worker=worker,
@@ -252,6 +253,7 @@ def register(
 
 def alive(worker: str, alive: timedelta) -> Steps:
     yield from durations(True, alive=microseconds(alive))
+    yield step("alive_check", alive_us=microseconds(alive))
     rows = yield step("alive", worker=worker, alive_us=microseconds(alive))
     return bool(rows)
 

@@ -1502,19 +1502,32 @@ comment on function dever.wake(bigint) is
 'Notifies channel "dever" with the queue id, once per transaction, and only when a worker sleeps';
 
 -- The ids of queues, which are created when new: what a worker that goes to sleep takes its locks for and
--- hears in notifications. Expects names of queues that it registered or claims from.
+-- hears in notifications. A reserved name gives the id of a queue that is there and creates none. Raises DV001.
 create function dever.queue_ids(queues text[])
 returns setof bigint
-language sql
+language plpgsql
 volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select dever.queue_for(q.name)
-    from (select distinct u.name from pg_catalog.unnest(queue_ids.queues) as u (name)) as q
-    where q.name is not null
-    order by q.name collate "C"
+#variable_conflict use_column
+declare
+    v_name text;
+begin
+    for v_name in
+        select distinct u.name collate "C" as name
+        from pg_catalog.unnest(queue_ids.queues) as u (name)
+        where u.name is not null
+        order by 1
+    loop
+        if pg_catalog.starts_with(v_name, '__dever_') then
+            return query select q.id from dever.queue as q where q.name = v_name;
+        else
+            return next dever.queue_for(dever.check_name(v_name, 'queue'));
+        end if;
+    end loop;
+end
 $$;
 
 comment on function dever.queue_ids(text[]) is 'The ids of queues, for a worker that sleeps over them';
@@ -1597,6 +1610,14 @@ declare
     v_target text := check_declaration.declaration ->> 'target';
     v_fault text;
 begin
+    if pg_catalog.jsonb_typeof(check_declaration.declaration -> 'target') not in ('string', 'null')
+        or pg_catalog.jsonb_typeof(check_declaration.declaration -> 'queue') not in ('string', 'null')
+    then
+        raise exception using
+            errcode = 'DV001',
+            message = 'the job or queue name of a declaration is not text',
+            hint = 'give names of 1 to 255 bytes';
+    end if;
     perform dever.check_name(v_target, 'job');
     perform dever.check_name(check_declaration.declaration ->> 'queue', 'queue');
     v_fault := case
@@ -1605,6 +1626,7 @@ begin
         when coalesce(check_declaration.declaration ->> 'fingerprint', '') !~ '^[!-~]{1,128}$'
             then 'fingerprint must be 1 to 128 visible ASCII characters'
         when coalesce(pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schema'), '') <> 'object'
+            or coalesce(pg_catalog.jsonb_typeof(check_declaration.declaration #> '{schema,kind}'), '') <> 'string'
             then 'schema must be an object (a node of the wire schema)'
         when not dever.is_integer_between(check_declaration.declaration -> 'retry', 1, 100)
             then 'retry must be an integer from 1 to 100'
@@ -1623,6 +1645,12 @@ begin
         when coalesce(pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule'), 'null')
             not in ('null', 'object')
             then 'schedule must be null or an object with spec and missed'
+        when pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule') = 'object'
+            and check_declaration.declaration #>> '{schedule,spec}' is null
+            then 'schedule.spec is missing'
+        when pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule') = 'object'
+            and check_declaration.declaration #>> '{schema,kind}' is distinct from 'null'
+            then 'a job with a schedule takes no input, its schema must be of kind null'
         when pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule') = 'object'
             and coalesce(check_declaration.declaration #>> '{schedule,missed}', 'catch_up')
                 not in ('catch_up', 'latest', 'skip')
@@ -1788,6 +1816,12 @@ declare
     v_alive bigint := dever.positive_microseconds(alive.alive, 'alive');
     v_now timestamptz;
 begin
+    if v_alive is null then
+        raise exception using
+            errcode = 'DV007',
+            message = 'alive is missing',
+            hint = 'say how long the worker counts as live without a sign of life';
+    end if;
     perform from dever.worker as w where w.name = alive.worker for no key update;
     v_now := dever.clock();
     update dever.worker as w
@@ -2596,6 +2630,7 @@ declare
     v_policy dever.policy := dever.current_policy(enqueue_many.job);
     v_contract dever.contract;
     v_count integer := coalesce(pg_catalog.cardinality(enqueue_many.keys), 0);
+    v_payloads jsonb[];
 begin
     if v_policy.id is null then
         perform dever.raise_unknown_job(enqueue_many.job, null);
@@ -2610,17 +2645,26 @@ begin
     select c.* into strict v_contract
     from dever.contract as c
     where c.id = v_policy.contract_id;
+    -- What is checked must be what is stored: an array of two dimensions, or one that does not start at
+    -- 1, answers null to a subscript.
+    v_payloads := array(
+        select coalesce(u.payload, 'null')
+        from pg_catalog.unnest(
+            coalesce(enqueue_many.payloads, pg_catalog.array_fill('null'::jsonb, array[v_count]))
+        ) with ordinality as u (payload, ordinal)
+        order by u.ordinal
+    );
     for v_index in 1 .. v_count loop
         perform dever.check_payload(
             v_contract,
-            coalesce(enqueue_many.payloads[v_index], 'null'),
+            v_payloads[v_index],
             case when v_count > 1 then v_index end
         );
     end loop;
     return query
     select i.ordinal, i.id, i.created
     from dever.enqueue_under(
-        v_policy, enqueue_many.keys, enqueue_many.payloads, enqueue_many.run_ats
+        v_policy, enqueue_many.keys, v_payloads, enqueue_many.run_ats
     ) as i;
 end
 $$;
@@ -3635,7 +3679,8 @@ as $$
         select c.id
         from dever.contract as c
         where c.created_at <= since
-            and not (c.id = any (dever.live_contracts(since)))
+            -- A subquery, so that it is computed once and not for every contract.
+            and c.id <> all ((select dever.live_contracts(since))::integer[])
     )
 $$;
 
@@ -3738,22 +3783,26 @@ begin
 
         if v_cursor.run_at < 'infinity' then
             -- A paused queue blocks nothing: its workers may have been stopped on purpose.
-            v_stale := case
-                when v_queue.paused then '{}'
-                else dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us))
-            end;
-            -- Live contracts whose programs all moved them to other queues.
-            v_elsewhere := array(
-                select l.contract_id
-                from pg_catalog.unnest(v_live) as l (contract_id)
-                where not exists (
-                    select
-                    from dever.policy as p
-                    where p.contract_id = l.contract_id
-                        and p.queue_id = v_queue.id
-                        and dever.is_policy_live(p.id, v_now)
-                )
-            );
+            v_stale := '{}';
+            v_elsewhere := '{}';
+            -- Most of many queues are empty: these two are worth their cost only for due rows.
+            if exists (select from dever.job as j where j.queue_id = v_queue.id and j.run_at <= v_now) then
+                if not v_queue.paused then
+                    v_stale := dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us));
+                end if;
+                -- Live contracts whose programs all moved them to other queues.
+                v_elsewhere := array(
+                    select l.contract_id
+                    from pg_catalog.unnest(v_live) as l (contract_id)
+                    where not exists (
+                        select
+                        from dever.policy as p
+                        where p.contract_id = l.contract_id
+                            and p.queue_id = v_queue.id
+                            and dever.is_policy_live(p.id, v_now)
+                    )
+                );
+            end if;
             select
                 pg_catalog.count(*) as examined,
                 (pg_catalog.array_agg(s.run_at order by s.run_at desc, s.id desc))[1] as last_run_at,
@@ -4150,8 +4199,8 @@ cross join lateral dever.schedule_state(s.name, s.declared) as t;
 comment on view dever.schedules is
 'Schedules. target: the job of a declared cron, null for schedule(...). next_at: the first window
 neither fired nor skipped. missed: what happens to missed windows. skipped: windows that were
-neither fired nor are pending. status: active, paused, ahead (the clock was set back, see rewind_schedule),
-orphaned (no current program declares it), damaged (store it again)';
+neither fired nor are pending. status: active, paused, ahead (the clock was set back, see
+rewind_schedule), orphaned (no current program declares it), damaged (store it again)';
 
 -- How many windows a cursor has behind it at an instant, its own included.
 create function dever.pending_windows(rule bigint[], next_at timestamptz, instant timestamptz)
@@ -4552,6 +4601,7 @@ $$;
 comment on function dever.schedule(text, text, text, jsonb, text, interval, integer) is
 'Stores a schedule that sends a message at every boundary: five-field UTC cron or @every 15m';
 
+-- A declared schedule goes only when it is orphaned; declared again it starts at its next window.
 create function dever.unschedule(name text)
 returns boolean
 language plpgsql
@@ -4564,13 +4614,15 @@ as $$
 begin
     perform dever.check_name(unschedule.name, 'schedule');
     delete from dever.schedule as s
-    where s.name = unschedule.name and not s.declared;
+    where s.name = unschedule.name
+        and (not s.declared or (dever.declared_policy(s.name)).id is null);
     return found;
 end
 $$;
 
 comment on function dever.unschedule(text) is
-'Removes a schedule made by dever.schedule; false: there was none. What it has fired stays';
+'Removes a schedule, a declared one only when it is orphaned; false: there was none. What it has
+fired stays';
 
 -- While paused, windows that pass are skipped. False: there is no such schedule.
 create function dever.pause_schedule(name text)
@@ -5542,7 +5594,8 @@ begin
             'dever.worker', 'dever.worker_policy',
             'dever.token_seq',
             'dever.job', 'dever.job_id_seq',
-            'dever.finished'
+            'dever.finished',
+            'dever.schedule', 'dever.lock'
         ] loop
             perform pg_catalog.pg_extension_config_dump(v_relation::pg_catalog.regclass, '');
         end loop;

@@ -73,8 +73,19 @@ where false;
 create trigger dever_check_declaration_call
 instead of insert on dever_check_declaration
 begin
-    insert into dever_check_name (name) values (new.declaration ->> 'target');
-    insert into dever_check_name (name) values (new.declaration ->> 'queue');
+    insert into dever_check_name (name)
+    select case n.type
+        when 'null' then null
+        when 'text' then n.name
+        else 0
+    end
+    from (
+        select
+            coalesce(json_type(new.declaration, '$.target'), 'null') as type,
+            new.declaration ->> 'target' as name
+        union all
+        select coalesce(json_type(new.declaration, '$.queue'), 'null'), new.declaration ->> 'queue'
+    ) as n;
     insert into dever_raise (message)
     select
         'DV007 InvalidArgument: the declaration of job ' || (new.declaration ->> 'target')
@@ -89,6 +100,7 @@ hint: register what the program declares, see docs/wire.md for the form'
                 or (new.declaration ->> 'fingerprint') glob '*[^!-~]*'
                 then 'fingerprint must be 1 to 128 visible ASCII characters'
             when coalesce(json_type(new.declaration, '$.schema'), '') <> 'object'
+                or coalesce(json_type(new.declaration, '$.schema.kind'), '') <> 'text'
                 then 'schema must be an object (a node of the wire schema)'
             when coalesce(json_type(new.declaration, '$.retry'), '') <> 'integer'
                 or (new.declaration ->> 'retry') not between 1 and 100
@@ -103,13 +115,19 @@ hint: register what the program declares, see docs/wire.md for the form'
                 or (new.declaration ->> 'backoff_base_ms')
                 not between 1 and (new.declaration ->> 'backoff_max_ms')
                 then 'backoff_base_ms must be an integer from 1 to backoff_max_ms'
-            when coalesce(json_type(new.declaration, '$.backoff_jitter'), 'null')
-                not in ('null', 'integer', 'real')
+            when coalesce(json_type(new.declaration, '$.backoff_jitter'), 'integer')
+                not in ('integer', 'real')
                 or coalesce(new.declaration ->> 'backoff_jitter', 0) not between 0 and 1
                 then 'backoff_jitter must be a number from 0 to 1'
             when coalesce(json_type(new.declaration, '$.schedule'), 'null')
                 not in ('null', 'object')
                 then 'schedule must be null or an object with spec and missed'
+            when json_type(new.declaration, '$.schedule') = 'object'
+                and new.declaration ->> '$.schedule.spec' is null
+                then 'schedule.spec is missing'
+            when json_type(new.declaration, '$.schedule') = 'object'
+                and new.declaration ->> '$.schema.kind' is not 'null'
+                then 'a job with a schedule takes no input, its schema must be of kind null'
             when coalesce(new.declaration ->> '$.schedule.missed', 'catch_up')
                 not in ('catch_up', 'latest', 'skip')
                 then 'schedule.missed must be catch_up, latest or skip'
@@ -218,6 +236,12 @@ from json_each(:contracts) as d
 inner join dever_contract as k
     on k.target = d.value ->> 'target' and k.fingerprint = d.value ->> 'fingerprint'
 order by k.target, k.fingerprint;
+
+-- name: alive_check
+insert into dever_raise (message)
+select 'DV007 InvalidArgument: alive is missing
+hint: say how long the worker counts as live without a sign of life'
+where :alive_us is null;
 
 -- name: alive
 update dever_worker

@@ -25,7 +25,10 @@ where l.expires_at > (select c.now from dever_clock as c);
 insert into dever_raise (message)
 select 'DV007 InvalidArgument: a lock needs an owner and a ttl
 hint: name the process that holds it, and how long without renewal'
-where :owner is null or trim(:owner, char(32, 9, 10, 13, 12, 11)) = '' or :ttl_us is null;
+where :owner is null or trim(:owner, char(32, 9, 10, 13, 12, 11)) = '' or :ttl_us is null
+union all
+select 'DV001 InvalidName: the owner of a lock contains U+0000'
+where instr(:owner, char(0)) > 0;
 
 -- name: lock_acquire
 insert into dever_lock (name, owner, token, expires_at)

@@ -62,19 +62,32 @@ comment on function dever.wake(bigint) is
 'Notifies channel "dever" with the queue id, once per transaction, and only when a worker sleeps';
 
 -- The ids of queues, which are created when new: what a worker that goes to sleep takes its locks for and
--- hears in notifications. Expects names of queues that it registered or claims from.
+-- hears in notifications. A reserved name gives the id of a queue that is there and creates none. Raises DV001.
 create function dever.queue_ids(queues text[])
 returns setof bigint
-language sql
+language plpgsql
 volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
 as $$
-    select dever.queue_for(q.name)
-    from (select distinct u.name from pg_catalog.unnest(queue_ids.queues) as u (name)) as q
-    where q.name is not null
-    order by q.name collate "C"
+#variable_conflict use_column
+declare
+    v_name text;
+begin
+    for v_name in
+        select distinct u.name collate "C" as name
+        from pg_catalog.unnest(queue_ids.queues) as u (name)
+        where u.name is not null
+        order by 1
+    loop
+        if pg_catalog.starts_with(v_name, '__dever_') then
+            return query select q.id from dever.queue as q where q.name = v_name;
+        else
+            return next dever.queue_for(dever.check_name(v_name, 'queue'));
+        end if;
+    end loop;
+end
 $$;
 
 comment on function dever.queue_ids(text[]) is 'The ids of queues, for a worker that sleeps over them';

@@ -74,6 +74,14 @@ declare
     v_target text := check_declaration.declaration ->> 'target';
     v_fault text;
 begin
+    if pg_catalog.jsonb_typeof(check_declaration.declaration -> 'target') not in ('string', 'null')
+        or pg_catalog.jsonb_typeof(check_declaration.declaration -> 'queue') not in ('string', 'null')
+    then
+        raise exception using
+            errcode = 'DV001',
+            message = 'the job or queue name of a declaration is not text',
+            hint = 'give names of 1 to 255 bytes';
+    end if;
     perform dever.check_name(v_target, 'job');
     perform dever.check_name(check_declaration.declaration ->> 'queue', 'queue');
     v_fault := case
@@ -82,6 +90,7 @@ begin
         when coalesce(check_declaration.declaration ->> 'fingerprint', '') !~ '^[!-~]{1,128}$'
             then 'fingerprint must be 1 to 128 visible ASCII characters'
         when coalesce(pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schema'), '') <> 'object'
+            or coalesce(pg_catalog.jsonb_typeof(check_declaration.declaration #> '{schema,kind}'), '') <> 'string'
             then 'schema must be an object (a node of the wire schema)'
         when not dever.is_integer_between(check_declaration.declaration -> 'retry', 1, 100)
             then 'retry must be an integer from 1 to 100'
@@ -100,6 +109,12 @@ begin
         when coalesce(pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule'), 'null')
             not in ('null', 'object')
             then 'schedule must be null or an object with spec and missed'
+        when pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule') = 'object'
+            and check_declaration.declaration #>> '{schedule,spec}' is null
+            then 'schedule.spec is missing'
+        when pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule') = 'object'
+            and check_declaration.declaration #>> '{schema,kind}' is distinct from 'null'
+            then 'a job with a schedule takes no input, its schema must be of kind null'
         when pg_catalog.jsonb_typeof(check_declaration.declaration -> 'schedule') = 'object'
             and coalesce(check_declaration.declaration #>> '{schedule,missed}', 'catch_up')
                 not in ('catch_up', 'latest', 'skip')
@@ -265,6 +280,12 @@ declare
     v_alive bigint := dever.positive_microseconds(alive.alive, 'alive');
     v_now timestamptz;
 begin
+    if v_alive is null then
+        raise exception using
+            errcode = 'DV007',
+            message = 'alive is missing',
+            hint = 'say how long the worker counts as live without a sign of life';
+    end if;
     perform from dever.worker as w where w.name = alive.worker for no key update;
     v_now := dever.clock();
     update dever.worker as w

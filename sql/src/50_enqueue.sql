@@ -269,6 +269,7 @@ declare
     v_policy dever.policy := dever.current_policy(enqueue_many.job);
     v_contract dever.contract;
     v_count integer := coalesce(pg_catalog.cardinality(enqueue_many.keys), 0);
+    v_payloads jsonb[];
 begin
     if v_policy.id is null then
         perform dever.raise_unknown_job(enqueue_many.job, null);
@@ -283,17 +284,26 @@ begin
     select c.* into strict v_contract
     from dever.contract as c
     where c.id = v_policy.contract_id;
+    -- What is checked must be what is stored: an array of two dimensions, or one that does not start at
+    -- 1, answers null to a subscript.
+    v_payloads := array(
+        select coalesce(u.payload, 'null')
+        from pg_catalog.unnest(
+            coalesce(enqueue_many.payloads, pg_catalog.array_fill('null'::jsonb, array[v_count]))
+        ) with ordinality as u (payload, ordinal)
+        order by u.ordinal
+    );
     for v_index in 1 .. v_count loop
         perform dever.check_payload(
             v_contract,
-            coalesce(enqueue_many.payloads[v_index], 'null'),
+            v_payloads[v_index],
             case when v_count > 1 then v_index end
         );
     end loop;
     return query
     select i.ordinal, i.id, i.created
     from dever.enqueue_under(
-        v_policy, enqueue_many.keys, enqueue_many.payloads, enqueue_many.run_ats
+        v_policy, enqueue_many.keys, v_payloads, enqueue_many.run_ats
     ) as i;
 end
 $$;

@@ -47,6 +47,21 @@ def test_integers_beyond_64_bits_are_refused(
 
 
 @pytest.mark.req("R2.2")
+@pytest.mark.parametrize(
+    "name", ['a"b', '"', "a.b", "a]b", "a[0]", "", "\\", "$", "'", "é", "a\nb"]
+)
+def test_integers_beyond_64_bits_are_found_under_any_name(
+    engine: Engine, raw: Raw, name: str
+) -> None:
+    payload = json.dumps({"x": [1, {name: [{name: 2**64 + 1}]}]})
+    with pytest.raises(InvalidPayload):
+        engine.send("q", payload)
+    with pytest.raises(InvalidPayload):
+        store(engine, j=payload)
+    assert raw.count("job") == 0
+
+
+@pytest.mark.req("R2.2")
 @pytest.mark.parametrize("text", ["1.5", "1.0", "1e2", "true", '"1"', "null", "-0.0", "[]"])
 def test_what_is_no_integer_is_refused(engine: Engine, raw: Raw, text: str) -> None:
     """C45: jsonb keeps no trace of 1e2, so that one case is the text 100 on PostgreSQL."""

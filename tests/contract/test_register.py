@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from engines import MICROSECOND, START, Clock, Raw
@@ -170,12 +171,40 @@ def test_policy_is_stamped_when_enqueued(engine: Engine) -> None:
         ("schema", None),
         ("schema", "text"),
         ("target", "a:b"),
+        ("schema", {}),
+        ("schema", {"kind": 5}),
+        ("backoff_jitter", None),
+        ("schedule", []),
+        ("schedule", "* * * * *"),
+        ("schedule", {}),
+        ("schedule", {"spec": None, "missed": "skip"}),
     ],
 )
 def test_bad_declaration_is_refused(engine: Engine, raw: Raw, member: str, value: object) -> None:
     with pytest.raises(InvalidArgument):
         engine.register("w1", [{**declaration(), member: value}], MINUTE)
     assert (raw.count("contract"), raw.count("worker")) == (0, 0)
+
+
+@pytest.mark.req("R6.3")
+def test_schedule_of_a_job_with_input_is_refused(engine: Engine, raw: Raw) -> None:
+    declared = declaration(
+        schema=RECEIPT_SCHEMA, schedule={"spec": "* * * * *", "missed": "catch_up"}
+    )
+    with pytest.raises(InvalidArgument, match="takes no input"):
+        engine.register(None, [declared], MINUTE)
+    assert (raw.count("contract"), raw.count("schedule")) == (0, 0)
+
+
+@pytest.mark.req("R7.1")
+@pytest.mark.parametrize("member", ["target", "queue"])
+@pytest.mark.parametrize("name", [5, True, [], {}], ids=str)
+def test_names_that_are_not_text_are_refused(
+    engine: Engine, raw: Raw, member: str, name: object
+) -> None:
+    with pytest.raises(InvalidName, match="is not text"):
+        engine.register(None, [{**declaration(), member: name}], MINUTE)
+    assert (raw.count("contract"), raw.count("queue")) == (0, 0)
 
 
 @pytest.mark.req("R7.1")
@@ -198,3 +227,14 @@ def test_bad_liveness_is_refused(engine: Engine, alive: timedelta) -> None:
     register(engine)
     with pytest.raises(InvalidArgument):
         engine.alive("w1", alive)
+
+
+@pytest.mark.req("R5.4")
+def test_missing_liveness_is_refused(engine: Engine, raw: Raw) -> None:
+    missing: Any = None
+    with pytest.raises(InvalidArgument, match="alive is missing"):
+        engine.register("w1", [declaration()], missing)
+    assert raw.count("worker") == 0
+    register(engine)
+    with pytest.raises(InvalidArgument, match="alive is missing"):
+        engine.alive("w1", missing)
