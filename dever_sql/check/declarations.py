@@ -75,6 +75,8 @@ class _Checker:
 
     def loose_decorators(self) -> None:
         """`jobs.job` anywhere but above a function (R1.3)."""
+        if "job" not in self._module.text and "cron" not in self._module.text:
+            return
         decorators = {
             node for each in self._jobs.declarations(self._module) for node in _parts(each)
         }

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -79,7 +80,10 @@ class Project:
         self._modules: dict[Path, Module | None] = {}
         self._places: dict[Path, Place] = {}
         self._attributes: dict[tuple[Path, str], list[Thing]] = {}
-        self._open: set[tuple[Path, str]] = set()
+        self._uses: dict[Use, list[Thing]] = {}
+        self._answers: dict[object, list[Thing]] = {}
+        self._questions = 0
+        self._imported: dict[tuple[Path, str, int], Thing | None] = {}
 
     # --- files ------------------------------------------------------------------------------
 
@@ -147,6 +151,12 @@ class Project:
 
     def imported(self, importer: Module, origin: ImportedFrom) -> Thing | None:
         """The module that an import statement names, without the name it takes from it."""
+        key = (importer.path.parent, origin.module, origin.level)
+        if key not in self._imported:
+            self._imported[key] = self._find(importer, origin)
+        return self._imported[key]
+
+    def _find(self, importer: Module, origin: ImportedFrom) -> Thing | None:
         parts = origin.module.split(".") if origin.module else []
         if origin.level:
             directory = importer.path.parent
@@ -182,7 +192,10 @@ class Project:
 
     def of_use(self, module: Module, use: Use) -> list[Thing]:
         """What a dotted name stands for; several things when imports depend on a condition."""
-        return self.of_chain(module, use.scope, use.chain)
+        if use not in self._uses:
+            with self._asking():
+                self._uses[use] = self.of_chain(module, use.scope, use.chain)
+        return self._uses[use]
 
     def of_node(self, module: Module, node: ast.expr) -> list[Thing]:
         """What an expression stands for when it is a dotted name, else nothing."""
@@ -195,6 +208,12 @@ class Project:
         """Like `of_use`, for a chain of names in a scope."""
         if depth > _MAX_DEPTH:
             return []
+        with self._asking():
+            return self._of_chain(module, scope, chain, depth)
+
+    def _of_chain(
+        self, module: Module, scope: Scope, chain: Sequence[str], depth: int
+    ) -> list[Thing]:
         things: list[Thing]
         bindings = scope.find(chain[0])
         if bindings is None:
@@ -202,7 +221,11 @@ class Project:
             if not things and hasattr(builtins, chain[0]):
                 things = [Outside(f"builtins.{chain[0]}")]
         else:
-            things = self._of_bindings(module, chain[0], bindings, depth)
+            key = id(bindings)
+            if key not in self._answers:
+                self._answers[key] = []
+                self._answers[key] = self._of_bindings(module, chain[0], bindings, depth)
+            things = self._answers[key]
         for name in chain[1:]:
             things = [found for thing in things for found in self._step(thing, name, depth)]
         return things
@@ -212,14 +235,25 @@ class Project:
         key = (module.path, name)
         if key in self._attributes:
             return self._attributes[key]
-        if key in self._open or depth > _MAX_DEPTH:  # modules that import each other
-            return []
-        self._open.add(key)
-        things = self._attribute(module, name, depth)
-        self._open.remove(key)
-        if not self._open:  # inside a circle the answer may be half of it
+        with self._asking():
+            if key not in self._answers:
+                self._answers[key] = []  # what modules that import each other find meanwhile
+                self._answers[key] = self._attribute(module, name, depth)
+            things = self._answers[key]
+        if not self._questions:  # inside a circle the answer may be half of it
             self._attributes[key] = things
         return things
+
+    @contextmanager
+    def _asking(self) -> Generator[None]:
+        """Names lead to names, in circles too: each is followed once for a question."""
+        self._questions += 1
+        try:
+            yield
+        finally:
+            self._questions -= 1
+            if not self._questions:
+                self._answers.clear()
 
     def _attribute(self, module: Module, name: str, depth: int) -> list[Thing]:
         bindings = module.scope.names.get(name)

@@ -204,3 +204,16 @@ def test_a_read_only_project_is_checked_too(shop: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "mkdir", refuse)
     monkeypatch.setattr(Path, "mkdir", refuse)
     assert check(shop) == []
+
+
+def test_names_that_lead_in_circles_cost_nothing(shop: Path) -> None:
+    names = "abcdefghijklmnop"
+    steps = "\n".join(f"    {x} = {y}\n    {y} = {x}" for x in names for y in names if x < y)
+    top = steps.replace("    ", "")
+    write(
+        shop, {"shop/a.py": f"from .b import *\n\ndef f(job):\n{steps}\n    a.enqueue()\n{top}\n"}
+    )
+    write(shop, {"shop/b.py": f"from .a import *\n{top}\na.enqueue()\n"})
+    began = time.process_time()
+    assert check(shop, use_cache=False) == []
+    assert time.process_time() - began < 2.0
