@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import pkgutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from dever_sql import database, events
+from dever_sql import database
 from dever_sql.errors import InvalidArgument
 from dever_sql.settings import Settings, load_settings, program_settings, project_directory
 
@@ -90,11 +89,3 @@ def use_settings(program: Program, path: Path | None) -> tuple[Settings, Path]:
         settings, project = load_settings(path), project_directory(path)
     database.configure(settings, project)
     return settings, project
-
-
-def log_to_standard_error(level: int) -> None:
-    """Show what the services log, from `level` on."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    events.logger.addHandler(handler)
-    events.logger.setLevel(level)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from dever_sql.serving import run_program
 
+from .log import log_to_standard_error
 from .parser import Commands
-from .program import load_program, log_to_standard_error, use_settings
+from .program import load_program, use_settings
 
 
 def add_command(commands: Commands) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from dever_sql import database
 from dever_sql.declare import all_jobs
+from dever_sql.errors import SettingsError
 from dever_sql.serving import serve_program
 
+from .log import log_to_standard_error
 from .parser import Commands
-from .program import load_program, log_to_standard_error, use_settings
+from .program import load_program, use_settings
 from .progress import Progress
 
 
@@ -45,6 +47,11 @@ def add_command(commands: Commands) -> None:
 def _work(arguments: argparse.Namespace) -> int:
     program = load_program(arguments.program)
     settings, project = use_settings(program, arguments.settings)
+    if settings.runtime.mode == "api":
+        raise SettingsError(
+            'runtime.mode is "api": a process with these settings works no jobs',
+            hint='set runtime.mode to "worker" or "all", or pass --settings with another file',
+        )
     log_to_standard_error(logging.WARNING if arguments.until_idle else logging.INFO)
     if not arguments.until_idle:
         return serve_program()

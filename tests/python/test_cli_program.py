@@ -116,8 +116,20 @@ def test_a_mode_with_an_api_needs_an_application(project: Path, mode: str):
     settings = {**SETTINGS, "api": {"host": "127.0.0.1", "port": 0}}
     settings["runtime"] = {"mode": mode, "shutdown_ms": 1_000}
     write(project / "config" / "setting.json", json.dumps(settings))
-    done = run(project, "-m", "dever_sql", "run", "shop", code=1)
+    done = run(project, "-m", "dever_sql", "run", "shop", code=2)
     assert "the program has no API" in done.stderr
+
+
+@pytest.mark.req("R8.2")
+def test_in_mode_api_no_job_is_worked(project: Path):
+    assert run(project, "-c", ENQUEUE).stdout == "True True\n"
+    settings = {**SETTINGS, "api": {"host": "127.0.0.1", "port": 0}}
+    settings["runtime"] = {"mode": "api", "shutdown_ms": 1_000}
+    write(project / "config" / "setting.json", json.dumps(settings))
+    done = run(project, "-m", "dever_sql", "worker", "shop", "--until-idle", code=2)
+    assert 'runtime.mode is "api"' in done.stderr
+    serve = "import shop.order.job; from dever_sql import job; job.serve(); print('went on')"
+    assert run(project, "-c", serve).stdout == "went on\n"
 
 
 @pytest.mark.req("R8.2", "R8.4")
