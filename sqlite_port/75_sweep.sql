@@ -198,7 +198,8 @@ update dever_sweep_cursor
 set queue_id = :queue_id, run_at = :run_at, job_id = :job_id
 where (queue_id, run_at, job_id) <> (:queue_id, :run_at, :job_id);
 
--- Kept for 36,500 days or more means for ever.
+-- Kept for 36,500 days or more means for ever. Differs by necessity: pruned in transactions of their
+-- own, a hundred rows each, because nobody can write while one lasts.
 
 -- name: sweep_prune
 with keep (queue_id, outcome, keep_us) as (
