@@ -245,6 +245,7 @@ class Job(Generic[P]):
             raise DeclarationError(
                 f"{name} is a declared job and cannot be called or handed on as a function",
                 hint=f"use {name}.enqueue({payload}key=...), or await {name}.aenqueue(...)",
+                code="DEV401",
             )
 
     def __repr__(self) -> str:
@@ -326,12 +327,16 @@ class Jobs:
 
         def job(self, *misplaced, retry=None, timeout=None, name=None):
             if misplaced:
-                raise DeclarationError("@jobs.job stands without its settings", hint=_HOW)
+                raise DeclarationError(
+                    "@jobs.job stands without its settings", hint=_HOW, code="DEV310"
+                )
             return Declaration(lambda handler: self._declare(handler, retry, timeout, name, None))
 
         def cron(self, spec, *misplaced, retry=None, timeout=None, missed="catch_up", name=None):
             if misplaced or inspect.isfunction(spec):
-                raise DeclarationError("@jobs.cron stands without its settings", hint=_HOW_CRON)
+                raise DeclarationError(
+                    "@jobs.cron stands without its settings", hint=_HOW_CRON, code="DEV310"
+                )
             schedule = _checked_schedule(spec, missed)
             return CronDeclaration(
                 lambda handler: self._declare(handler, retry, timeout, name, schedule)
@@ -349,11 +354,14 @@ class Jobs:
             raise DeclarationError(
                 f"{cast('Job[Any]', handler).target} is a job already",
                 hint="one function, one declaration; call the App from each of two jobs",
+                code="DEV310",
             )
         function = check_handler(handler)
         if schedule is not None and takes_input(function):
             raise DeclarationError(
-                f"cron job {function.__name__} takes a parameter", hint="a cron job takes no input"
+                f"cron job {function.__name__} takes a parameter",
+                hint="a cron job takes no input",
+                code="DEV308",
             )
         subject = f"job {function.__name__}"
         job = Job[Any](
@@ -389,6 +397,7 @@ def _add(jobs: Jobs, job: Job[Any]) -> None:
                 f"the target {job.target} is declared already, at "
                 f"{where.co_filename}:{where.co_firstlineno}",
                 hint="rename one of the functions, or pin another target with name=",
+                code="DEV309",
             )
         _declared[job.target] = (jobs, job)
 
@@ -418,9 +427,13 @@ def _target(handler: FunctionType, name: object) -> str:
 
 def check_target(subject: str, name: object) -> str:
     """A name that a job may have. Raises DeclarationError; `dever check` asks the same."""
-    target = _check_name(subject, name, DeclarationError, DeclarationError)
-    if ":" in target:
-        raise DeclarationError(f"{subject} contains a colon", hint="use dots: shop.order.send")
+    try:
+        target = _check_name(subject, name, DeclarationError, DeclarationError)
+        if ":" in target:
+            raise DeclarationError(f"{subject} contains a colon", hint="use dots: shop.order.send")
+    except DeclarationError as error:
+        error.code = "DEV309"
+        raise
     return target
 
 
@@ -449,14 +462,16 @@ def _check_name(
 
 
 def _checked_int(subject: str, what: str, value: object, limit: int) -> int:
+    code = "DEV301" if what == "retry" else "DEV302"
     if value is None:
-        raise DeclarationError(f"{subject} has no {what}", hint=_HOW)
+        raise DeclarationError(f"{subject} has no {what}", hint=_HOW, code=code)
     if type(value) is not int:
-        raise DeclarationError(f"{what} of {subject} must be int, got {type(value).__name__}")
+        kind = type(value).__name__
+        raise DeclarationError(f"{what} of {subject} must be int, got {kind}", code=code)
     if not 1 <= value <= limit:
         unit = " ms" if what == "timeout" else ""
         raise DeclarationError(
-            f"{what} of {subject} is {value}", hint=f"{what} is 1 to {limit:,}{unit}"
+            f"{what} of {subject} is {value}", hint=f"{what} is 1 to {limit:,}{unit}", code=code
         )
     return value
 
@@ -465,10 +480,14 @@ def _checked_schedule(spec: object, missed: object) -> CronSchedule:
     from .cron import parse  # croniter takes a while to load, and most programs have no cron
 
     if not isinstance(spec, str):
-        raise DeclarationError(f"a cron spec must be text, got {type(spec).__name__}")
+        raise DeclarationError(
+            f"a cron spec must be text, got {type(spec).__name__}", code="DEV307"
+        )
     parse(spec)
     if missed not in MISSED:
         raise DeclarationError(
-            "missed of a cron job is none of its policies", hint=f"one of {', '.join(MISSED)}"
+            "missed of a cron job is none of its policies",
+            hint=f"one of {', '.join(MISSED)}",
+            code="DEV312",
         )
     return CronSchedule(spec, missed)

@@ -89,7 +89,29 @@ class LeadershipLost(DeverError):
 
 
 class DeclarationError(DeverError):
-    """A job or record declared wrongly, or a declared job used wrongly (R1, R2.1)."""
+    """A job or record declared wrongly, or a declared job used wrongly (R1, R2.1).
+
+    `code` is the rule of `dever check` that says the same, such as `DEV301`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.code = code
+
+    def __str__(self) -> str:
+        message, separator, hint = super().__str__().partition("\n")
+        return message + (f" ({self.code})" if self.code else "") + separator + hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {"detail": self.detail, "hint": self.hint, "code": self.code}
+        return type(self), (self.message,), state
 
 
 class SettingsError(DeverError):

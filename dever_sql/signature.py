@@ -21,10 +21,11 @@ def check_handler(handler: object) -> FunctionType:
         raise DeclarationError(
             f"a job is declared on a function, not on {type(handler).__name__}",
             hint="write @jobs.job(retry=..., timeout=...) above a def or async def",
+            code="DEV310",
         )
     name = handler.__name__
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise DeclarationError(f"job {name} yields; a job returns nothing")
+        raise DeclarationError(f"job {name} yields; a job returns nothing", code="DEV304")
     parameters = inspect.signature(handler, follow_wrapped=False).parameters.values()
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -35,9 +36,10 @@ def check_handler(handler: object) -> FunctionType:
             why = f"has a default for {parameter.name}; every enqueue carries the whole payload"
         else:
             continue
-        raise DeclarationError(f"job {name} {why}", hint=_ONE_RECORD)
+        raise DeclarationError(f"job {name} {why}", hint=_ONE_RECORD, code="DEV303")
     if len(parameters) > 1:
-        raise DeclarationError(f"job {name} takes {len(parameters)} parameters", hint=_ONE_RECORD)
+        what = f"job {name} takes {len(parameters)} parameters"
+        raise DeclarationError(what, hint=_ONE_RECORD, code="DEV303")
     return handler
 
 
@@ -56,15 +58,19 @@ def payload_type(handler: FunctionType) -> type | None:
     names = namespace_of(handler.__module__) or dict(handler.__globals__)
     returned = resolve(annotations.get("return"), names, f"job {name}: return")
     if returned is not None and returned is not type(None):
-        raise DeclarationError(f"job {name} returns a value", hint="a job returns None")
+        raise DeclarationError(
+            f"job {name} returns a value", hint="a job returns None", code="DEV304"
+        )
     if not takes_input(handler):
         return None
     parameter = handler.__code__.co_varnames[0]
     if parameter not in annotations:
-        raise DeclarationError(f"job {name}: {parameter} has no type", hint=_ONE_RECORD)
+        what = f"job {name}: {parameter} has no type"
+        raise DeclarationError(what, hint=_ONE_RECORD, code="DEV303")
     payload = resolve(annotations[parameter], names, f"job {name}: {parameter}")
     if not inspect.isclass(payload) or not is_record(payload):
-        raise DeclarationError(f"job {name}: {parameter} is not a record", hint=_ONE_RECORD)
+        what = f"job {name}: {parameter} is not a record"
+        raise DeclarationError(what, hint=_ONE_RECORD, code="DEV305")
     _check_owner(name, module_name(handler.__module__), payload)
     return payload
 
@@ -85,6 +91,7 @@ def _check_owner(name: str, source: str, payload: type) -> None:
         raise DeclarationError(
             f"job {name}: record {payload.__name__} belongs to {owner}, not to {domain}.app",
             hint="a job takes a record of the App of its own domain; declare it there",
+            code="DEV305",
         )
 
 

@@ -118,8 +118,9 @@ def resolve(annotation: object, namespace: dict[str, Any], path: str) -> object:
             raise DeclarationError(
                 f"{path}: its type cannot be resolved ({type(error).__name__}: {error})",
                 hint="import the type where the program runs, not only for the type checker",
+                code="DEV313",
             ) from None
-    raise DeclarationError(f"{path}: its type is an alias of itself")
+    raise DeclarationError(f"{path}: its type is an alias of itself", code="DEV306")
 
 
 def namespace_of(module: str) -> dict[str, Any]:
@@ -223,6 +224,7 @@ def _annotations(cls: type, path: str) -> dict[str, Any]:
         raise DeclarationError(
             f"{path}: a type cannot be resolved ({error})",
             hint="import the type where the program runs, not only for the type checker",
+            code="DEV313",
         ) from None
 
 
@@ -362,4 +364,5 @@ def _refusal(path: str, why: str) -> DeclarationError:
         f"{path}: {why}",
         hint="wire-safe types: bool, int, float, Decimal, str, UUID, datetime, date, time, "
         "timedelta, Enum, ModelId[M], T | None, list[T], records and Json",
+        code="DEV306",
     )
