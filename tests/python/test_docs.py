@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from dever_sql.cli import _parser
+from dever_sql.settings import parse_settings
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -93,7 +94,7 @@ def test_the_postgresql_statements_of_the_readme_run(programs: Path, pg_url: str
 def commands(document: Path) -> list[str]:
     text = document.read_text()
     inline = re.findall(r"`(dever [^`]+)`", text)
-    indented = re.findall(r"^    (dever .+?)(?:   .*)?$", text, re.MULTILINE)
+    indented = re.findall(r"^    (dever .+?)(?:  .*)?$", text, re.MULTILINE)
     return [command.split(";")[0].split(" | ")[0] for command in inline + indented]
 
 
@@ -107,6 +108,13 @@ def test_the_commands_of_a_document_exist(document: Path):
             parser.parse_args(arguments)
         except SystemExit:
             pytest.fail(f"{document.name}: {command}")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_settings_of_a_document_are_valid(document: Path):
+    for block in blocks(document, "json"):
+        if '"runtime"' in block:
+            parse_settings(block.encode(), document.name)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
