@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from .engine import Engine
-from .errors import DeverError, InvalidArgument, LeaseLost
+from .errors import DatabaseUnavailable, DeverError, InvalidArgument, LeaseLost
 
 Parameters = Mapping[str, Any] | Sequence[Any] | None
 _Rows = list[tuple[Any, ...]]
@@ -30,6 +31,10 @@ _current: ContextVar[Transaction | None] = ContextVar("dever_transaction", defau
 class Transaction:
     """An open transaction; commits at the end of the block, rolls back on an exception.
 
+    A block inside a block of the same database joins it: there is one transaction, which the
+    outermost block ends. When an inner block fails all of it is rolled back, and an outer one that
+    caught the exception raises DeverError at its end.
+
     `execute(statement, parameters)` runs SQL in the driver's own parameter style (psycopg `%s` and
     `%(name)s`, sqlite3 `?` and `:name`) and returns the rows as tuples; await it inside
     `async with`. `connection` is the driver's connection: do not commit it.
@@ -42,12 +47,19 @@ class Transaction:
         self._holder: Any = None
         self._token: Token[Transaction | None] | None = None
         self._is_async = False
+        self._before: Transaction | None = None
+        """The innermost transaction that was open when this one began."""
         self._outer: Transaction | None = None
+        """The one that this block joined."""
+        self._spoilt = False
+        """A block that joined this one has failed."""
 
     @staticmethod
     def current() -> Transaction | None:
         """The innermost open transaction of this thread or task."""
-        return _current.get()
+        found = _current.get()
+        # A task that was started inside a block and outlives it is in no transaction any more.
+        return found if found is not None and found._holder is not None else None
 
     @property
     def connection(self) -> Any:
@@ -71,8 +83,10 @@ class Transaction:
         return self._holder.execute(statement, parameters)
 
     def __enter__(self) -> Self:
-        self._holder = _holder(self._prepare(), is_async=False)
-        self._holder.begin()
+        if not self._joins(is_async=False):
+            holder = _holder(self._engine_for(self.database), is_async=False)
+            holder.begin()
+            self._holder = holder
         self._token = _current.set(self)
         return self
 
@@ -82,14 +96,19 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        holder = self._leave()
-        holder.end(commit=error is None)
+        holder, commit = self._leave(error)
+        if holder is not None:
+            holder.end(commit=commit)
+            self._tell_spoilt(error)
 
     async def __aenter__(self) -> Self:
         self._is_async = True
-        engine = await asyncio.to_thread(self._prepare)
-        self._holder = _holder(engine, is_async=True)
-        await self._holder.abegin()
+        if not self._joins(is_async=True):
+            holder = _holder(
+                await asyncio.to_thread(self._engine_for, self.database), is_async=True
+            )
+            await holder.abegin()
+            self._holder = holder
         self._token = _current.set(self)
         return self
 
@@ -99,26 +118,48 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        holder = self._leave()
-        await holder.aend(commit=error is None)
+        holder, commit = self._leave(error)
+        if holder is not None:
+            await holder.aend(commit=commit)
+            self._tell_spoilt(error)
 
-    def _prepare(self) -> Engine:
+    def _joins(self, *, is_async: bool) -> bool:
+        """Join the open transaction on the same database, if there is one."""
         if self._holder is not None:
             raise InvalidArgument("this transaction is open already")
-        outer = _current.get()
-        if outer is not None and outer.database == self.database:
+        self._before = outer = Transaction.current()
+        while outer is not None and outer.database != self.database:
+            outer = outer._before
+        self._outer = outer
+        if outer is None:
+            return False
+        if outer._is_async != is_async:
+            wanted = "async with" if outer._is_async else "with"
             raise InvalidArgument(
-                f"a transaction on {self.database!r} is open already",
-                hint="use the open one; there are no nested transactions",
+                f"the open transaction on {self.database!r} is one of `{wanted}`",
+                hint=f"join it by `{wanted} transaction({self.database!r})`",
             )
-        return self._engine_for(self.database)
+        self._holder = outer._holder
+        return True
 
-    def _leave(self) -> Any:
+    def _leave(self, error: BaseException | None) -> tuple[Any, bool]:
+        """What to end, None for a block that joined another; and whether to commit it."""
         holder, self._holder = self._holder, None
         if self._token is not None:
             _current.reset(self._token)
             self._token = None
-        return holder
+        commit = error is None and not self._spoilt
+        if self._outer is None:
+            return holder, commit
+        self._outer._spoilt = self._outer._spoilt or not commit
+        return None, False
+
+    def _tell_spoilt(self, error: BaseException | None) -> None:
+        if error is None and self._spoilt:
+            raise DeverError(
+                "a block inside this transaction failed, so all of it was rolled back",
+                hint="let the exception leave the outer block too",
+            )
 
 
 def open_transaction(database: str, engine_for: Callable[[str], Engine]) -> Transaction:
@@ -160,11 +201,30 @@ class _Postgres:
             return cursor.fetchall() if cursor.description else []
 
     def end(self, *, commit: bool) -> None:
-        cause = None if commit else _Rollback()
+        fault = _fault(self.connection) if commit else None
+        cause = None if commit and fault is None else _Rollback()
         try:
             self._block.__exit__(type(cause) if cause else None, cause, None)
         finally:
             self._lending.__exit__(None, None, None)
+        if fault is not None:
+            raise fault
+
+
+def _fault(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> DeverError | None:
+    """Why there is nothing to commit any more, though the block ended well: it caught an error."""
+    status = connection.info.transaction_status
+    if connection.closed or status == TransactionStatus.UNKNOWN:
+        return DatabaseUnavailable(
+            "the connection was lost, and with it the transaction", hint="run it again"
+        )
+    if status == TransactionStatus.INERROR:
+        # The server would answer a commit with a rollback, and nobody would hear of it.
+        return DeverError(
+            "a statement in this transaction failed, so all of it was rolled back",
+            hint="let its exception leave the block, or run it in a savepoint",
+        )
+    return None
 
 
 class _Rollback(Exception):
@@ -183,7 +243,11 @@ class _AsyncPostgres:
 
     async def abegin(self) -> None:
         self.connection = await self._engine.open_async()
-        await self._driver().execute("begin isolation level read committed")
+        try:
+            await self._driver().execute("begin isolation level read committed")
+        except BaseException:
+            await self._driver().close()
+            raise
 
     def _driver(self) -> psycopg.AsyncConnection[Any]:
         if self.connection is None:
@@ -197,11 +261,14 @@ class _AsyncPostgres:
 
     async def aend(self, *, commit: bool) -> None:
         connection = self._driver()
+        fault = _fault(connection) if commit else None
         try:
             if not connection.closed:
-                await connection.execute("commit" if commit else "rollback")
+                await connection.execute("commit" if commit and fault is None else "rollback")
         finally:
             await connection.close()
+        if fault is not None:
+            raise fault
 
 
 class ThreadedSqlite:
@@ -291,7 +358,17 @@ class _Sqlite:
         self._seconds = min(SQLITE_SECONDS, lease.total_seconds() / 3)
 
     async def abegin(self) -> None:
-        await asyncio.to_thread(self.begin)
+        beginning = asyncio.create_task(asyncio.to_thread(self.begin))
+        try:
+            await asyncio.shield(beginning)
+        except asyncio.CancelledError:
+            # The thread may wait for the write lock still, and then would keep it.
+            beginning.add_done_callback(self._abandon)
+            raise
+
+    def _abandon(self, beginning: asyncio.Task[None]) -> None:
+        if not beginning.cancelled() and beginning.exception() is None:
+            self.end(commit=False)
 
     def execute(self, statement: str, parameters: Parameters) -> _Rows:
         self._check_time()
@@ -307,6 +384,11 @@ class _Sqlite:
         try:
             if commit:
                 self._check_time()
+                if not self.connection.in_transaction:
+                    raise DeverError(
+                        "SQLite has rolled this transaction back, nothing of it was stored",
+                        hint="let the exception of the statement that failed leave the block",
+                    )
             if self.connection.in_transaction:
                 self.connection.execute("commit" if commit else "rollback")
         finally:

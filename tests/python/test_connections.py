@@ -20,7 +20,7 @@ from dever_sql import database
 from dever_sql.database import transaction
 from dever_sql.declare import Jobs
 from dever_sql.engine import Engine
-from dever_sql.errors import CrossDatabaseError, DeverError, InvalidArgument, InvalidKey
+from dever_sql.errors import CrossDatabaseError, InvalidArgument, InvalidKey
 from dever_sql.sqlite import SQLiteEngine
 
 
@@ -340,18 +340,3 @@ def test_a_transaction_on_another_database_refuses_the_job(program: Engine, tmp_
     with transaction("other"), pytest.raises(CrossDatabaseError):
         plain.enqueue(key="a")
     assert keys(program) == []
-
-
-@pytest.mark.req("R3.4")
-def test_a_transaction_is_used_once_and_not_nested(program: Engine) -> None:
-    with (
-        transaction("default"),
-        pytest.raises(InvalidArgument, match="open already"),
-        transaction("default"),
-    ):
-        pass
-    used = transaction("default")
-    with used:
-        pass
-    with pytest.raises(DeverError, match="not open"):
-        used.execute("select 1")
