@@ -28,6 +28,9 @@ _PATIENCE: Final = 5.0
 """Seconds it has for any answer."""
 _TRY_AGAIN: Final = (1.0, 15.0)
 """Shortest and longest pause between attempts to listen again."""
+_QUIET: Final = 0.1
+"""Seconds after a notification in which none is wanted: the worker looks by itself at short
+intervals. With many idle workers each commit of a stream would else notify all of them."""
 
 
 class PostgresSleeper:
@@ -35,7 +38,8 @@ class PostgresSleeper:
 
     While it sleeps its session holds a shared advisory lock per queue, which tells enqueuers that a
     notification is wanted. The first `wait` after `awake` takes the locks and returns True at once:
-    a commit may have slipped in before, so the worker looks once more.
+    a commit may have slipped in before, so the worker looks once more. A notification ends the
+    sleep: the locks are given back, and taken again after a while.
     """
 
     def __init__(self, pool: Pool, queue_ids: Sequence[int]) -> None:
@@ -44,6 +48,8 @@ class PostgresSleeper:
         self._held: list[int] = []
         self._session: Session | None = None
         self._asleep = False
+        self._notification = False
+        self._quiet_until = 0.0
         self._pooled = False
         self._last_heard = 0.0
         self._next_try = 0.0
@@ -54,14 +60,23 @@ class PostgresSleeper:
 
     def wait(self, timeout: float) -> bool:
         try:
-            if not self._asleep and self._listen():
-                self._lock()
-                self._asleep = True
-                return True
-            return self._pause_for(timeout)
+            if not self._asleep:
+                quiet = self._quiet_until - time.monotonic()
+                if quiet > 0:
+                    timeout = min(timeout, quiet)
+                elif self._listen():
+                    self._lock()
+                    self._asleep = True
+                    return True
+            woken = self._pause_for(timeout)
         except (psycopg.Error, OSError, DeverError) as error:
             self._lose(error)
             return self._pause_for(timeout)
+        if self._notification:
+            self._notification = False
+            self._quiet_until = time.monotonic() + _QUIET
+            self.awake()
+        return woken
 
     def awake(self) -> None:
         if self._asleep:
@@ -166,6 +181,7 @@ class PostgresSleeper:
         found = False
         while connection.notifies() is not None:
             found = True
+        self._notification = self._notification or found
         return found
 
     # --- waiting ----------------------------------------------------------------------------
