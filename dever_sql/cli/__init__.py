@@ -62,7 +62,9 @@ _WRONG_USE = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. Expected errors print no traceback."""
-    parser = _parser()
+    words = sys.argv[1:] if argv is None else argv
+    # Loading every command takes longer than most of them run.
+    parser = _parser(words[:1] if words and words[0] in COMMANDS else COMMANDS)
     try:
         arguments = parser.parse_args(argv)
         if "run" not in arguments:
@@ -90,7 +92,7 @@ def exit_code(error: DeverError) -> int:
     return WRONG_USE if isinstance(error, _WRONG_USE) else FINDING
 
 
-def _parser() -> Parser:
+def _parser(names: Sequence[str] = COMMANDS) -> Parser:
     parser = Parser(
         prog="dever",
         description="Durable jobs in the database your application already has.",
@@ -105,6 +107,6 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"dever {version('dever-sql')}")
     commands = Commands(parser)
-    for name in COMMANDS:
+    for name in names:
         import_module(f".{name}", __name__).add_command(commands)
     return parser
