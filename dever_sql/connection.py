@@ -1,6 +1,6 @@
 """Joining a caller's transaction: running an engine's steps on the connection they hold (R3.4).
 
-Supported: psycopg (sync and async), sqlite3, SQLAlchemy (Core, ORM, async), Django, and what
+Supported: psycopg (sync, async), sqlite3, aiosqlite, SQLAlchemy (Core, ORM, async), Django, what
 `transaction()` yields. They are told apart by their classes' names, so that none of them has to be
 installed. The caller's row factories are never used and never changed; nothing here begins,
 commits or rolls back.
@@ -30,7 +30,9 @@ _known_lock = threading.Lock()
 _known: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """Driver connections that were looked at, and the installation they lead to."""
 
-_SUPPORTED = "psycopg, sqlite3, SQLAlchemy and Django connections and sessions are supported"
+_SUPPORTED = (
+    "psycopg, sqlite3, aiosqlite, SQLAlchemy and Django connections and sessions are supported"
+)
 
 
 def run(engine: Engine, connection: object, steps: Steps) -> Any:
@@ -210,6 +212,19 @@ class _ThreadedSqlite(_Link):
         return self.connection.in_transaction
 
 
+class _Aiosqlite(_Link):
+    __slots__ = ()
+
+    async def aexecute(self, statement: Statement) -> _Rows:
+        async with self.connection.cursor() as cursor:
+            cursor.row_factory = None
+            await cursor.execute(statement.text, statement.parameters)
+            return list(await cursor.fetchall())
+
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
+
+
 class _SqlAlchemy(_Link):
     """A Connection or AsyncConnection; never the raw driver behind it."""
 
@@ -283,6 +298,8 @@ def _link(connection: object) -> _Link:
         return _Psycopg(given, "postgresql", identity=given)
     if isinstance(given, psycopg.AsyncConnection):
         return _Psycopg(given, "postgresql", is_async=True, identity=given)
+    if _is_a(given, "aiosqlite.", "Connection"):
+        return _Aiosqlite(given, "sqlite", is_async=True)
     if _is_a(given, "sqlalchemy.", "AsyncSession", "async_scoped_session"):
         return _SqlAlchemy(given, _dialect(given.get_bind()), is_async=True)
     if _is_a(given, "sqlalchemy.", "AsyncConnection"):
