@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,12 +27,24 @@ from pytest_postgresql import factories
 from pytest_postgresql.executors import NoopExecutor
 from pytest_postgresql.janitor import DatabaseJanitor
 
+from dever_sql import sql_files
 from dever_sql.engine import Engine
 from dever_sql.postgres import PostgresEngine
 from dever_sql.sql_files import sql_directory
 from dever_sql.sqlite import SQLiteEngine
 
 MODULE_DATABASE = "dever_module"
+
+# Another copy of `sql/` and `sqlite_port/` to test, e.g. one with a fault in it (mutants.py).
+if directory := os.environ.get("DEVER_TEST_SQL"):
+    sql_files._DIRECTORY_NAMES["postgresql"] = f"{directory}/sql"
+    sql_files._DIRECTORY_NAMES["sqlite"] = f"{directory}/sqlite_port"
+
+
+def pytest_configure() -> None:
+    # A time limit's SIGTERM ends like Ctrl-C, so that no server is left behind.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
