@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gate import Gate
 from worker_tasks import until
 
 from dever_sql.engine import Engine, JobRow
@@ -215,11 +216,18 @@ def start(live: Engine, tmp_path: Path, request: pytest.FixtureRequest) -> Itera
     (tmp_path / "config").mkdir()
     started: list[Process] = []
 
-    def start(mode: str, *, port: int | None = None, shutdown_ms: int = 10_000, **job: Any):
+    def start(
+        mode: str,
+        *,
+        port: int | None = None,
+        shutdown_ms: int = 10_000,
+        url: str | None = None,
+        **job: Any,
+    ) -> Process:
         port = port or free_port()
         settings = {
             "runtime": {"mode": mode, "shutdown_ms": shutdown_ms},
-            "database": {"default": where},
+            "database": {"default": where if url is None else {"postgres": url}},
             "api": {"host": "127.0.0.1", "port": port},
             "job": {**JOB, **job},
         }
@@ -510,3 +518,39 @@ def test_signals_while_jobs_are_claimed_and_written_lose_none(live: Engine, star
         assert all(row.state in ("ready", "succeeded") for row in live.jobs())
     api.signal(signal.SIGTERM)
     assert api.exit_code() == 0
+
+
+@pytest.fixture
+def gate(live: Engine, request: pytest.FixtureRequest) -> Iterator[Gate]:
+    if live.kind != "postgresql":
+        pytest.skip("PostgreSQL only")
+    gate = Gate(request.getfixturevalue("pg_url"))
+    yield gate
+    gate.close()
+
+
+@pytest.mark.req("R8.4", "R8.5")
+def test_a_server_that_is_down_cannot_hold_up_the_end(
+    live: Engine, start: Start, gate: Gate
+) -> None:
+    process = start("worker", url=gate.url)
+    process.logs("worker started")
+    gate.shut()
+    process.signal(signal.SIGTERM)
+    assert process.exit_code() == 0  # there was nothing to write
+
+
+@pytest.mark.req("R8.4", "R8.5")
+def test_a_result_that_cannot_be_written_is_told(live: Engine, start: Start, gate: Gate) -> None:
+    api = start("api")
+    api.says("lifespan.startup")
+    assert api.get("slow") == 200
+    process = start("worker", url=gate.url, lease_ms=5_000)
+    process.says("slow begun")
+    gate.shut()
+    process.signal(signal.SIGTERM)
+    process.says("slow ended")
+    assert process.exit_code(30) == 1
+    row = only_job(live)
+    assert row.state in ("running", "ready")  # its lease runs out, and another starts it
+    assert row.attempt == 1
