@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import unquote
 
 import psycopg
-from dever_sql.database import open_engine
 
+from dever_sql.database import open_engine
 from dever_sql.settings import program_settings
 
 SQL = Path(__file__).parents[1] / "sql"
