@@ -273,6 +273,13 @@ _RULES: Final = (
         "job.send_receipt.enqueue(receipt, key=key)\n",
     ),
     Rule(
+        "DEV406",
+        "R3.3",
+        "run_at is an instant, with a time zone.",
+        "job.remind.enqueue_at(key=key, run_at=datetime.now())\n",
+        "job.remind.enqueue_at(key=key, run_at=datetime.now(UTC))\n",
+    ),
+    Rule(
         "DEV501",
         "R3.5",
         "A job is enqueued in a transaction on its own database.",

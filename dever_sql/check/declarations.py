@@ -24,8 +24,13 @@ def check_declarations(
 ) -> None:
     """Report what is wrong with the jobs that a file declares."""
     checker = _Checker(project, jobs, payloads, module, report)
+    seen: set[FunctionNode] = set()
     for declaration in jobs.declarations(module):
-        checker.declaration(declaration)
+        if declaration.function in seen:
+            checker.declared_twice(declaration)
+        else:
+            seen.add(declaration.function)
+            checker.declaration(declaration)
     checker.loose_decorators()
     checker.bindings()
 
@@ -95,6 +100,11 @@ class _Checker:
                 )
 
     # --- one declaration --------------------------------------------------------------------
+
+    def declared_twice(self, job: Declaration) -> None:
+        """One function, one declaration; so one schedule per job, too (R6.3)."""
+        message = f"The function {job.name} is declared as a job twice."
+        self._add(job.decorator, "DEV310", message, "Call the App from each of two jobs.")
 
     def declaration(self, job: Declaration) -> None:
         if self._place.domain is not None and not self._place.is_test:
@@ -334,7 +344,7 @@ def check_targets(project: Project, jobs: JobFinder, modules: list[Module], repo
             if target is None or not job.is_top:
                 continue
             before = known.setdefault(target, job)
-            if before is not job:
+            if before.function is not job.function:
                 where = f"{report.shown(before.module.path)}:{before.function.lineno}"
                 report.add(
                     module,

@@ -97,6 +97,7 @@ class _Checker:
             )
 
     def _enqueue(self, use: Use, job: Declaration) -> None:
+        self._run_at(use)
         owner = self._project.place(job.module).domain
         if self._place.role != "app":
             who = "A job source" if self._place.role == "job" else "This file"
@@ -113,6 +114,33 @@ class _Checker:
                 f"This App enqueues job {job.name} of another domain.",
                 "Call the App of that domain, and let it enqueue its job.",
             )
+
+    def _run_at(self, use: Use) -> None:
+        call = self._module.parents.get(use.node)
+        keywords = call.keywords if isinstance(call, ast.Call) else []
+        for value in [each.value for each in keywords if each.arg == "run_at"]:
+            if isinstance(value, ast.Call) and self._is_naive(value):
+                self._add(
+                    value,
+                    "DEV406",
+                    "This run_at has no time zone.",
+                    "Write an instant in UTC: datetime.now(UTC) + timedelta(...).",
+                )
+
+    def _is_naive(self, call: ast.Call) -> bool:
+        """Whether a datetime is made without a time zone, as far as it is made right here."""
+        zoned = any(each.arg in ("tz", "tzinfo", None) for each in call.keywords)
+        for thing in self._project.of_node(self._module, call.func):
+            match thing:
+                case Outside("datetime.datetime.utcnow"):
+                    return True
+                case Outside("datetime.datetime.now" | "datetime.datetime.today"):
+                    return not zoned and not call.args
+                case Outside("datetime.datetime"):
+                    return not zoned and len(call.args) < _POSITION_OF_TZINFO
+                case _:
+                    pass
+        return False
 
     # --- computed references ----------------------------------------------------------------
 
@@ -156,6 +184,7 @@ class _Checker:
 
 
 _BY_TEXT: Final = ENQUEUES | {"enqueue_as"}
+_POSITION_OF_TZINFO: Final = 8
 
 
 def _names_it(parent: ast.AST | None, node: ast.expr) -> bool:

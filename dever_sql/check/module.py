@@ -6,6 +6,7 @@ Nothing here knows about other files: names are left as written, with the scope 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,13 @@ class Module:
     @property
     def is_package(self) -> bool:
         return self.path.name == "__init__.py"
+
+    def column(self, line: int, offset: int) -> int:
+        """The column, from 1, of a syntax tree's offset, which counts in UTF-8."""
+        if self.text.isascii():
+            return offset + 1
+        lines = re.split(r"\r\n|\r|\n", self.text)
+        return len(lines[line - 1].encode()[:offset].decode(errors="ignore")) + 1
 
 
 def read_module(path: Path, text: str) -> Module:

@@ -24,7 +24,7 @@ class Report:
     def add(self, module: Module, node: ast.AST, code: str, message: str, hint: str) -> None:
         """Report something at a node of a module."""
         line: int = getattr(node, "lineno", 1)
-        column: int = getattr(node, "col_offset", 0) + 1
+        column = module.column(line, getattr(node, "col_offset", 0))
         self.add_at(module.path, line, column, code, message, hint)
 
     def add_at(

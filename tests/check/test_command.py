@@ -42,6 +42,11 @@ def test_text(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert last.startswith("1 finding;")
 
 
+def test_columns_count_characters(shop: Path) -> None:
+    write(shop, {"shop/order/api.py": "ü = 'äöü'; from .domain import price\n"})
+    assert [each.column for each in check(shop, use_cache=False)] == [32]
+
+
 def test_json(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(shop, {"shop/order/api.py": WRONG})
     assert cli.main(["check", "shop", "--format", "json"]) == 1

@@ -164,6 +164,12 @@ def test_a_declaration_that_is_not_static(tmp_path: Path, text: str) -> None:
     assert in_job(tmp_path, text) == ["DEV310"]
 
 
+@pytest.mark.req("R1.3", "R6.3")
+def test_one_declaration_per_function(tmp_path: Path) -> None:
+    cron = '@jobs.cron("0 3 * * *", retry=1, timeout=1)\n'
+    assert in_job(tmp_path, f"{cron}{cron}def work() -> None: ...\n") == ["DEV310"]
+
+
 @pytest.mark.req("R1.3")
 @pytest.mark.parametrize(
     ("way", "decorator"),

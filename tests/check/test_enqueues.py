@@ -142,6 +142,26 @@ def test_tests_may_enqueue(tmp_path: Path) -> None:
     assert codes(tmp_path, {"tests/test_order.py": text, "shop/order/test_order.py": text}) == []
 
 
+@pytest.mark.req("R3.3")
+@pytest.mark.parametrize(
+    ("run_at", "expected"),
+    [
+        ("datetime.now()", ["DEV406"]),
+        ("datetime.utcnow()", ["DEV406"]),
+        ("datetime(2027, 1, 1)", ["DEV406"]),
+        ("datetime.now(UTC)", []),
+        ("datetime.now(tz=UTC)", []),
+        ("datetime(2027, 1, 1, tzinfo=UTC)", []),
+        ("datetime.now(UTC) + timedelta(hours=1)", []),
+        ("later", []),
+    ],
+)
+def test_an_instant_has_a_time_zone(tmp_path: Path, run_at: str, expected: list[str]) -> None:
+    text = "from datetime import UTC, datetime, timedelta\n"
+    text += f"def f(later):\n    job.nightly.enqueue_at(key='a', run_at={run_at})\n"
+    assert in_app(tmp_path, text) == expected
+
+
 # --- transactions -----------------------------------------------------------------------------
 
 
