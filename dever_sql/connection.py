@@ -21,6 +21,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from .arguments import check as check_arguments
 from .engine import Engine, Statement, Steps
 from .errors import CrossDatabaseError, InvalidArgument
 from .transaction import ThreadedSqlite, sqlite_rows
@@ -88,6 +89,7 @@ def _drive(engine: Engine, link: _Link, steps: Steps) -> Any:
     try:
         statement = next(steps)
         while True:
+            check_arguments(statement.parameters)
             try:
                 rows = link.execute(statement)
             except Exception as error:
@@ -101,6 +103,7 @@ async def _adrive(engine: Engine, link: _Link, steps: Steps) -> Any:
     try:
         statement = next(steps)
         while True:
+            check_arguments(statement.parameters)
             try:
                 rows = await link.aexecute(statement)
             except Exception as error:

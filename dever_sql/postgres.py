@@ -16,6 +16,8 @@ from typing import Any, Final, Literal
 import psycopg
 
 from . import connection as caller
+from .arguments import check as check_arguments
+from .arguments import check_texts, unfit_text
 from .engine import (
     Claimed,
     Enqueued,
@@ -39,12 +41,14 @@ from .errors import (
     DeverError,
     SchemaVersion,
 )
-from .postgres_errors import callers_error, is_storable, own_error, unfit_text
+from .postgres_errors import callers_error, own_error
 from .postgres_install import install, installed_version
 from .postgres_pool import Pool, Session
 from .postgres_sleeper import PostgresSleeper
 from .postgres_values import (
+    claims,
     duration,
+    durations,
     instant,
     instants,
     number_array,
@@ -225,6 +229,7 @@ class PostgresEngine:
         check: bool = True,
         pool: Pool | None = None,
     ) -> list[tuple[Any, ...]]:
+        check_arguments(parameters)
         if check and not self._checked:
             self._check_protocol()
         for attempt in range(4):
@@ -287,8 +292,8 @@ class PostgresEngine:
             _ENQUEUE_MANY,
             {
                 "job": job,
-                "keys": text_array(keys),
-                "payloads": text_array(payloads),
+                "keys": text_array(keys, "key"),
+                "payloads": text_array(payloads, "payload"),
                 "run_ats": instants(run_ats),
             },
         )
@@ -320,8 +325,8 @@ class PostgresEngine:
             {
                 "job": job,
                 "fingerprint": fingerprint,
-                "keys": text_array(keys),
-                "payloads": text_array(payloads),
+                "keys": text_array(keys, "key"),
+                "payloads": text_array(payloads, "payload"),
                 "run_ats": instants(run_ats),
             },
         )
@@ -369,7 +374,7 @@ class PostgresEngine:
     def send_many(self, queue: str, payloads: Sequence[str]) -> list[int]:
         rows = self._call(
             "select dever.send_many(%(queue)s, cast(%(payloads)s as jsonb[]))",
-            {"queue": queue, "payloads": text_array(payloads)},
+            {"queue": queue, "payloads": text_array(payloads, "payload")},
         )
         return [row[0] for row in rows]
 
@@ -405,9 +410,7 @@ class PostgresEngine:
         return rows[0][0]
 
     def complete_steps(self, ids: Sequence[int], tokens: Sequence[int]) -> Steps:
-        rows = yield Statement(
-            _COMPLETE, {"ids": number_array(ids), "tokens": number_array(tokens)}
-        )
+        rows = yield Statement(_COMPLETE, claims(ids, tokens))
         return [Verdict(id, ok) for id, ok in rows]
 
     # --- workers ----------------------------------------------------------------------------
@@ -430,10 +433,8 @@ class PostgresEngine:
     ) -> Steps:
         for contract in contracts:
             # Inside jsonb the server would call it a payload's fault.
-            for member in ("target", "queue"):
-                text = contract.get(member)
-                if isinstance(text, str) and not is_storable(text):
-                    raise unfit_text({"name": text})
+            for member in ("target", "queue", "fingerprint"):
+                check_texts(member, (contract.get(member),))
         rows = yield Statement(
             "select target, fingerprint, contract_id from dever.register(%(worker)s,"
             " %(contracts)s::jsonb, %(alive)s::interval, %(about)s::jsonb)",
@@ -472,7 +473,7 @@ class PostgresEngine:
                 "worker": worker,
                 "n": n,
                 "lease": duration(lease),
-                "contracts": None if contracts is None else number_array(contracts),
+                "contracts": None if contracts is None else number_array(contracts, "contract"),
             },
         )
         return [Claimed(*row) for row in rows]
@@ -482,16 +483,20 @@ class PostgresEngine:
     ) -> list[Verdict]:
         rows = self._call(
             _RENEW,
-            {"ids": number_array(ids), "tokens": number_array(tokens), "lease": duration(lease)},
+            {
+                "ids": number_array(ids),
+                "tokens": number_array(tokens, "token"),
+                "lease": duration(lease),
+            },
             pool=self._renewals,
         )
         return [Verdict(id, ok) for id, ok in rows]
 
     def complete(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
-        return self._verdicts(_COMPLETE, {"ids": number_array(ids), "tokens": number_array(tokens)})
+        return self._verdicts(_COMPLETE, claims(ids, tokens))
 
     def release(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
-        return self._verdicts(_RELEASE, {"ids": number_array(ids), "tokens": number_array(tokens)})
+        return self._verdicts(_RELEASE, claims(ids, tokens))
 
     def retry(
         self,
@@ -504,11 +509,8 @@ class PostgresEngine:
         rows = self._call(
             _RETRY,
             {
-                "ids": number_array(ids),
-                "tokens": number_array(tokens),
-                "reasons": text_array(reasons),
-                "errors": text_array(errors),
-                "delays": None if delays is None else text_array([duration(d) for d in delays]),
+                **outcomes_of(ids, tokens, reasons, errors),
+                "delays": durations(delays),
             },
         )
         return [RetryVerdict(*row) for row in rows]
@@ -546,7 +548,8 @@ class PostgresEngine:
 
     def sleeper(self, queues: Sequence[str]) -> Sleeper:
         rows = self._call(
-            "select dever.queue_ids(cast(%(queues)s as text[]))", {"queues": text_array(queues)}
+            "select dever.queue_ids(cast(%(queues)s as text[]))",
+            {"queues": text_array(queues, "queue")},
         )
         return PostgresSleeper(self._pool, [row[0] for row in rows])
 
@@ -712,7 +715,8 @@ class PostgresEngine:
         where = f" where {' and '.join(given)}" if given else ""
         view = f"dever.{state}" if state in ("dead", "blocked") else "dever.jobs"
         rows = self._call(
-            f"select {_JOB_COLUMNS} from {view}{where} order by id desc limit %(limit)s::bigint",
+            f"select {_JOB_COLUMNS} from {view}{where} order by id desc"
+            " limit greatest(%(limit)s::bigint, 0)",
             {
                 "state": state,
                 "queue": queue,

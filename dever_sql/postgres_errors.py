@@ -7,14 +7,12 @@ from typing import Any
 
 import psycopg
 
+from .arguments import is_storable, unfit_text
 from .errors import (
     DeverError,
     InstallError,
     InvalidArgument,
-    InvalidKey,
-    InvalidName,
     InvalidPayload,
-    InvalidSpec,
     from_sqlstate,
 )
 from .postgres_pool import unavailable
@@ -91,36 +89,3 @@ def _has_payload(parameters: Mapping[str, Any]) -> bool:
 def _is_wide(value: object) -> bool:
     """An integer that no `integer` of the database can hold."""
     return isinstance(value, int) and not -(2**31) <= value < 2**31
-
-
-def unfit_text(parameters: Mapping[str, Any]) -> DeverError:
-    """U+0000 and lone surrogates cannot even be sent: say which argument holds one."""
-    kinds: dict[str, type[DeverError]] = {
-        "key": InvalidKey,
-        "keys": InvalidKey,
-        "payload": InvalidPayload,
-        "payloads": InvalidPayload,
-        "queue": InvalidName,
-        "job": InvalidName,
-        "outbox": InvalidName,
-        "spec": InvalidSpec,
-        "worker": InvalidName,
-        "name": InvalidName,
-        "owner": InvalidName,
-    }
-    for name, value in parameters.items():
-        if isinstance(value, str) and not is_storable(value):
-            return kinds.get(name, InvalidArgument)(
-                f"{name} holds U+0000 or half of a surrogate pair, which PostgreSQL cannot store",
-                hint="remove that character",
-            )
-    return InvalidArgument("a value of this call is out of range for PostgreSQL")
-
-
-def is_storable(text: str) -> bool:
-    """Whether PostgreSQL can hold the text at all."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text

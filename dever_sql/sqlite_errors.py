@@ -11,16 +11,13 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any, Final
 
+from .arguments import unfit_text
 from .errors import (
     CrossDatabaseError,
     DatabaseUnavailable,
     DeverError,
     InstallError,
-    InvalidArgument,
-    InvalidKey,
-    InvalidName,
     InvalidPayload,
-    InvalidSpec,
     from_sqlite_message,
 )
 
@@ -36,20 +33,6 @@ _UNAVAILABLE: Final = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_CANTOPEN: "the database cannot be opened",
     sqlite3.SQLITE_PROTOCOL: "the locking of the database failed",
-}
-
-_TEXT_ERRORS: Final[dict[str, type[DeverError]]] = {
-    "key": InvalidKey,
-    "keys": InvalidKey,
-    "payload": InvalidPayload,
-    "payloads": InvalidPayload,
-    "queue": InvalidName,
-    "job": InvalidName,
-    "outbox": InvalidName,
-    "spec": InvalidSpec,
-    "worker": InvalidName,
-    "name": InvalidName,
-    "owner": InvalidName,
 }
 
 
@@ -112,26 +95,3 @@ def caller_error(error: Exception, parameters: Mapping[str, Any]) -> Exception:
         if isinstance(candidate, UnicodeEncodeError | OverflowError):
             return unfit_text(parameters)
     return error
-
-
-def unfit_text(parameters: Mapping[str, Any]) -> DeverError:
-    """Half of a surrogate pair cannot even be sent: say which argument holds one."""
-    for name, value in parameters.items():
-        if isinstance(value, str) and not is_storable(value):
-            return unfit(name)
-    return InvalidArgument("a number of this call is beyond 64 bits")
-
-
-def unfit(name: str) -> DeverError:
-    return _TEXT_ERRORS.get(name, InvalidArgument)(
-        f"{name} holds U+0000 or half of a surrogate pair, which cannot be stored",
-        hint="remove that character",
-    )
-
-
-def is_storable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text

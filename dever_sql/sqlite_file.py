@@ -19,10 +19,12 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal, TypeAlias
 
+from .arguments import check as check_arguments
+from .arguments import unfit_text
 from .engine import Statement, Steps
 from .errors import DatabaseUnavailable, DeverError, InstallError
 from .sql_files import named_statements
-from .sqlite_errors import own_error, unfit_text
+from .sqlite_errors import own_error
 
 Synchronous: TypeAlias = Literal["full", "normal", "off"]
 """`off` waits for no disk: for databases of tests, which no power cut has to survive."""
@@ -276,6 +278,8 @@ def connect(
             "journal_mode = wal",
             f"synchronous = {synchronous}",
             "journal_size_limit = 16777216",
+            # Overwriting a large payload that goes would cost as much as writing it did.
+            "secure_delete = fast",
         ):
             _set(connection, setting)
     except sqlite3.Error as error:
@@ -310,6 +314,7 @@ def step(name: str, /, **parameters: Any) -> Statement:
 
 
 def execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
+    check_arguments(statement.parameters)
     try:
         return connection.execute(statement.text, statement.parameters).fetchall()
     except sqlite3.Error as error:

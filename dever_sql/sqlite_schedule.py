@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias, cast
 
+from dever_sql.arguments import check
 from dever_sql.cron import Cron, Every, parse, parse_schedule
 from dever_sql.engine import Fired, Missed, ScheduleRow
 from dever_sql.errors import InvalidArgument, InvalidSpec
@@ -60,6 +61,7 @@ def schedule(
     max_attempts: int | None,
 ) -> ScheduleRow:
     """Store a schedule under a name that the caller has checked, like the queue's (R7.4)."""
+    check({"spec": spec, "missed": missed, "max_attempts": max_attempts})
     rule = parse_schedule(spec)
     if missed not in ("catch_up", "latest", "skip"):
         raise InvalidArgument(

@@ -13,6 +13,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from .arguments import check_instant, check_integers, check_texts, microseconds
 from .engine import (
     Claimed,
     Enqueued,
@@ -26,8 +27,6 @@ from .engine import (
     Verdict,
     WorkerRow,
 )
-from .errors import InvalidArgument
-from .sqlite_errors import is_storable, unfit
 from .sqlite_file import step
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,18 +46,11 @@ _QUEUE_DURATIONS: Final = (
 # --- values -------------------------------------------------------------------------------------
 
 
-def microseconds(duration: timedelta | None) -> int | None:
-    return None if duration is None else duration // _MICROSECOND
-
-
 def instant_us(instant: datetime | None) -> int | None:
     """Raises InvalidArgument for a datetime without a time zone."""
     if instant is None:
         return None
-    if instant.utcoffset() is None:
-        raise InvalidArgument(
-            "the instant has no time zone", hint="use an aware datetime: datetime.now(UTC) + ..."
-        )
+    check_instant(instant)
     return (instant - _EPOCH) // _MICROSECOND
 
 
@@ -66,24 +58,9 @@ def instant(value: int) -> datetime:
     return _EPOCH + value * _MICROSECOND
 
 
-def _integers(what: str, *lists: Sequence[int] | None) -> None:
-    """Refuse what would become a float on the way through a JSON array."""
-    for each in lists:
-        for number in each or ():
-            if not -(2**63) <= number < 2**63:
-                raise InvalidArgument(f"{what} holds a number beyond 64 bits")
-
-
 def _array(items: Iterable[Any]) -> str:
     # Not ASCII only: half of a surrogate pair must fail when it is bound, not slip in as an escape.
     return json.dumps(list(items), ensure_ascii=False, separators=(",", ":"))
-
-
-def _storable(name: str, texts: Sequence[Any] | None) -> None:
-    """Refuse what does not survive the way through a JSON array, like PostgreSQL's driver does."""
-    for text in texts or ():
-        if isinstance(text, str) and not is_storable(text):
-            raise unfit(name)
 
 
 def durations(positive: bool, **named: int | None) -> Steps:
@@ -113,8 +90,8 @@ def enqueue(
     run_ats: Sequence[datetime | None] | None,
 ) -> Steps:
     """enqueue_many, or with a fingerprint enqueue_as: a list of Enqueued."""
-    _storable("key", keys)
-    _storable("payload", payloads)
+    check_texts("key", keys)
+    check_texts("payload", payloads)
     yield step("enqueue_check_job", job=job, fingerprint=fingerprint)
     yield from _lengths(len(keys), payloads, run_ats)
     texts = ["null" if each is None else each for each in payloads or [None] * len(keys)]
@@ -194,8 +171,8 @@ def outbox_enqueue(outbox: str, payload: str, key: str | None, max_attempts: int
 
 
 def _messages(items: Sequence[tuple[str | None, str | None]]) -> str:
-    _storable("payload", [payload for payload, _ in items])
-    _storable("key", [key for _, key in items])
+    check_texts("payload", [payload for payload, _ in items])
+    check_texts("key", [key for _, key in items])
     return _array(["null" if payload is None else payload, key] for payload, key in items)
 
 
@@ -229,7 +206,8 @@ def register(
     about: Mapping[str, Any] | None,
 ) -> Steps:
     for contract in contracts:
-        _storable("name", [contract.get("target"), contract.get("queue")])
+        for member in ("target", "queue", "fingerprint"):
+            check_texts(member, (contract.get(member),))
     declared = json.dumps([dict(contract) for contract in contracts])
     yield from durations(True, alive=microseconds(alive))
     yield step("register_check", contracts=declared)
@@ -265,7 +243,7 @@ def claim(
     lease: timedelta | None,
     contracts: Sequence[int] | None,
 ) -> Steps:
-    _integers("contracts", contracts)
+    check_integers("contract", contracts)
     yield step("claim_check", n=n)
     yield step("claim_check_names", n=n, queue=queue, worker=worker)
     yield from durations(True, lease=microseconds(lease))
@@ -289,7 +267,8 @@ def claim(
 
 def renew(ids: Sequence[int], tokens: Sequence[int], lease: timedelta | None) -> Steps:
     yield from durations(True, lease=microseconds(lease))
-    _integers("ids and tokens", ids, tokens)
+    check_integers("id", ids)
+    check_integers("token", tokens)
     yield from _lengths(len(ids), tokens)
     items = _array(zip(ids, tokens, strict=True))
     rows = yield step("renew", items=items, lease_us=microseconds(lease))
@@ -340,7 +319,7 @@ def block(
     reasons: Sequence[str | None],
     errors: Sequence[str | None] | None,
 ) -> Steps:
-    _storable("reason", reasons)
+    check_texts("reason", reasons)
     yield step("block_check", reasons=_array(reasons))
     held = yield from _hold(ids, tokens, reasons, errors)
     if held:
@@ -366,9 +345,10 @@ def _hold(
     delays: Sequence[int | None] | None = None,
 ) -> Steps:
     """Rows (id, reason, error, delay, last, ordinal) of the claims that are still in force."""
-    _integers("ids and tokens", ids, tokens)
-    _storable("reason", reasons)
-    _storable("error", errors)
+    check_integers("id", ids)
+    check_integers("token", tokens)
+    check_texts("reason", reasons)
+    check_texts("error", errors)
     yield from _lengths(len(ids), tokens, reasons, errors, delays)
     none: list[None] = [None] * len(ids)
     items = zip(ids, tokens, reasons or none, errors or none, delays or none, strict=True)
@@ -480,7 +460,7 @@ def pause_queue(queue: str, paused: bool) -> Steps:
 
 
 def cancel(ids: Sequence[int]) -> Steps:
-    _integers("ids", ids)
+    check_integers("id", ids)
     yield from _lengths(len(ids))
     rows = yield step("cancel_outcomes", ids=_array(ids))
     yield from _finish(
@@ -490,7 +470,7 @@ def cancel(ids: Sequence[int]) -> Steps:
 
 
 def redrive(ids: Sequence[int]) -> Steps:
-    _integers("ids", ids)
+    check_integers("id", ids)
     yield from _lengths(len(ids))
     candidates = yield step("redrive_candidates", ids=_array(ids))
     yield step("redrive_blocked", ids=_array(ids))
@@ -501,7 +481,7 @@ def redrive(ids: Sequence[int]) -> Steps:
 
 
 def drop_jobs(ids: Sequence[int]) -> Steps:
-    _integers("ids", ids)
+    check_integers("id", ids)
     yield from _lengths(len(ids))
     rows = yield step("drop_outcomes", ids=_array(ids))
     yield step("drop_blocked", ids=_array(ids))
