@@ -15,10 +15,12 @@ from dever_sql.sql_files import schema_version
 from .output import json_option, print_json, show, wants_json
 from .parser import Commands
 from .place import database_options, installed_engine
+from .schedules import ADVICE
 
 _CLOCK_LIMIT = timedelta(seconds=5)
 _WAITING_SECONDS = 60
 _LOOK_AT = 500
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def _checks(engine: Engine) -> Iterator[Check]:
     yield _version(engine)
     yield _clock(engine)
     yield from _workers_and_queues(engine)
+    yield from _schedules(engine)
     yield _blocked(engine)
     yield _dead(engine)
 
@@ -103,6 +106,16 @@ def _workers_and_queues(engine: Engine) -> Iterator[Check]:
         yield Check(f"queue {queue.queue}", False, waiting, hint)
     if not late:
         yield Check("queues", True, f"{len(queues)}, nothing waits longer than a minute")
+
+
+def _schedules(engine: Engine) -> Iterator[Check]:
+    schedules = engine.schedules()
+    silent = [schedule for schedule in schedules if schedule.status in ADVICE]
+    for schedule in silent[:_SHOWN]:
+        hint = ADVICE[schedule.status].format(name=schedule.name)
+        yield Check(f"schedule {schedule.name}", False, schedule.status, hint)
+    if not silent:
+        yield Check("schedules", True, f"{len(schedules)}, none is silent")
 
 
 def _blocked(engine: Engine) -> Check:

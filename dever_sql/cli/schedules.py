@@ -23,7 +23,7 @@ _ACTIONS = {
     "resume": ("start a paused schedule at its next window", "resumed"),
     "rewind": ("repair a cursor that is ahead because the clock was set back", "rewound"),
 }
-_ADVICE = {
+ADVICE = {
     "ahead": "its cursor is ahead of the clock, it fires nothing until then: dever schedules"
     " rewind {name}",
     "orphaned": "no current program declares it, it does not fire",
@@ -103,8 +103,8 @@ def _list(arguments: argparse.Namespace) -> int:
         empty="no schedules: declare one with @jobs.cron, or store one with dever.schedule(...)",
     )
     for row in rows:
-        if row.status in _ADVICE:
-            advice = _ADVICE[row.status].format(name=row.name)
+        if row.status in ADVICE:
+            advice = ADVICE[row.status].format(name=row.name)
             print(f"schedule {row.name}: {advice}", file=sys.stderr)
     return 0
 
