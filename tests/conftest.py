@@ -149,7 +149,7 @@ def _empty_postgres(connection: psycopg.Connection[Any]) -> None:
         "select format('%I.%I', schemaname, tablename) from pg_catalog.pg_tables"
         " where schemaname = 'dever' and tablename not in ('installation', 'sweep_cursor')"
     ).fetchall()
-    referring = ["dever.worker_policy", "dever.policy"]
+    referring = ["dever.worker_policy", "dever.schedule", "dever.policy"]
     tables = [*referring, *(name for (name,) in rows if name not in referring)]
     connection.execute("set lock_timeout = '10s'")
     connection.execute(

@@ -62,6 +62,7 @@ class ModelJob:
 class Model:
     now: int
     jobs: list[ModelJob] = field(default_factory=list)
+    last_n: int = 0
     last_token: int = 0
     # Until when some worker runs the contract; what was never run counts from its creation.
     live_until: dict[str, int] = field(default_factory=dict)
@@ -92,8 +93,9 @@ class Model:
         found = self.with_key(contract, key)
         if found is not None:
             return found, False
+        self.last_n += 1
         job = ModelJob(
-            n=len(self.jobs),
+            n=self.last_n,
             contract=contract,
             key=key,
             run_at=self.now + delay,
