@@ -41,6 +41,7 @@ from .errors import (
     DeverError,
     SchemaVersion,
 )
+from .postgres_async_pool import AsyncPool
 from .postgres_errors import callers_error, own_error
 from .postgres_install import install, installed_version
 from .postgres_pool import Pool, Session
@@ -158,6 +159,8 @@ class PostgresEngine:
         self._pool = pool((connections - 1) // 2)
         self._renewals = pool(1)
         self._transactions = pool(connections // 2)
+        self.async_transactions = AsyncPool(self._transactions, max(1, connections // 2))
+        """For async transactions of the program's own."""
         self._checked = False
         self._check_lock = threading.Lock()
         self._id: str | None = None
@@ -197,12 +200,8 @@ class PostgresEngine:
         """A session for a transaction of the program's own."""
         return self._transactions.session()
 
-    async def open_async(self) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        """An async connection for a transaction of the program's own, which closes it."""
-        return await self._transactions.open_async()
-
     def close(self) -> None:
-        for pool in (self._pool, self._renewals, self._transactions):
+        for pool in (self._pool, self._renewals, self._transactions, self.async_transactions):
             pool.close()
 
     def _check_protocol(self) -> None:

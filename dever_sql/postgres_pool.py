@@ -256,13 +256,13 @@ class Pool:
                 if not self._free:
                     return None
                 session = self._free.pop()
-            if not session.closed and not _has_something_to_say(session):
+            if not session.closed and not has_something_to_say(session):
                 return session
             session.close()
 
     def _give_back(self, session: Session, healthy: bool) -> None:
         idle = session.pgconn.transaction_status == TransactionStatus.IDLE
-        if not session.closed and idle and (healthy or not _has_something_to_say(session)):
+        if not session.closed and idle and (healthy or not has_something_to_say(session)):
             with self._lock:
                 if not self._closed and len(self._free) < self._size:
                     self._free.append(session)
@@ -284,7 +284,7 @@ def _tell_pooled(shown_url: str) -> None:
         )
 
 
-def _has_something_to_say(session: Session) -> bool:
+def has_something_to_say(session: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     """An idle server speaks up only to say that it ends the session."""
     poll = select.poll()
     poll.register(session.pgconn.socket, select.POLLIN)

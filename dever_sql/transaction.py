@@ -232,21 +232,21 @@ class _Rollback(Exception):
 
 
 class _AsyncPostgres:
-    """An own async connection: those of the pool are not async."""
+    """An async connection of the engine, lent for the length of the transaction."""
 
     def __init__(self, engine: Any) -> None:
-        self._engine = engine
+        self._pool = engine.async_transactions
         self.connection: psycopg.AsyncConnection[Any] | None = None
 
     def link(self) -> Any:
         return self.connection
 
     async def abegin(self) -> None:
-        self.connection = await self._engine.open_async()
+        self.connection = await self._pool.take()
         try:
             await self._driver().execute("begin isolation level read committed")
         except BaseException:
-            await self._driver().close()
+            await self._pool.give_back(self.connection)
             raise
 
     def _driver(self) -> psycopg.AsyncConnection[Any]:
@@ -266,7 +266,7 @@ class _AsyncPostgres:
             if not connection.closed:
                 await connection.execute("commit" if commit and fault is None else "rollback")
         finally:
-            await connection.close()
+            await self._pool.give_back(connection)
         if fault is not None:
             raise fault
 

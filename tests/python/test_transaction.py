@@ -18,6 +18,7 @@ from dever_sql.database import transaction
 from dever_sql.declare import Jobs
 from dever_sql.engine import Engine
 from dever_sql.errors import CrossDatabaseError, DatabaseUnavailable, DeverError, InvalidArgument
+from dever_sql.postgres import PostgresEngine
 from dever_sql.sqlite import SQLiteEngine
 
 jobs = Jobs(database="default")
@@ -261,3 +262,41 @@ def test_a_transaction_is_used_once_at_a_time(program: Engine) -> None:
         pass
     with pytest.raises(DeverError, match="not open"):
         used.execute("select 1")
+
+
+@pytest.mark.req("R8.3")
+def test_async_transactions_share_a_bounded_number_of_connections(
+    program: Engine, request: pytest.FixtureRequest
+) -> None:
+    if program.kind != "postgresql":
+        pytest.skip("PostgreSQL only")
+    url = request.getfixturevalue("pg_url")
+    engine = PostgresEngine(url, connections=6)
+    database.use_engine("default", engine)
+    pids: set[int] = set()
+
+    async def one(key: int) -> None:
+        async with transaction() as tx:
+            pids.add(tx.connection.info.backend_pid)
+            await tx.execute("insert into own values (%s)", [key])
+            await plain.aenqueue(key=f"{key:02}")
+
+    def cut() -> None:
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute(
+                "select pg_catalog.pg_terminate_backend(pid, 5000)"
+                " from pg_catalog.pg_stat_activity"
+                " where application_name = 'dever' and pid <> pg_catalog.pg_backend_pid()"
+            )
+
+    async def many() -> None:
+        await asyncio.gather(*(one(key) for key in range(20)))
+        assert len(pids) <= 3
+        await asyncio.to_thread(cut)
+        await one(20)  # what lay idle is not used
+
+    with closing(engine):
+        asyncio.run(many())
+        asyncio.run(one(21))  # another loop: its own connections
+    database.use_engine("default", program)
+    assert stored(program) == (list(range(22)), [f"{key:02}" for key in range(22)])
