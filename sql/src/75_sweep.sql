@@ -144,7 +144,11 @@ begin
             v_stale := '{}';
             v_elsewhere := '{}';
             -- Most of many queues are empty: these two are worth their cost only for due rows.
-            if exists (select from dever.job as j where j.queue_id = v_queue.id and j.run_at <= v_now) then
+            if exists (
+                select
+                from dever.job as j
+                where j.queue_id = v_queue.id and j.queue_id > 0 and j.run_at <= v_now
+            ) then
                 if not v_queue.paused then
                     v_stale := dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us));
                 end if;
