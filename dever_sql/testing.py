@@ -16,15 +16,11 @@ stands still until the test moves it, and jobs run when the test says so, by the
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextvars
 import dataclasses
 import functools
-import shutil
-import sqlite3
 import tempfile
-import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,7 +34,7 @@ from .errors import DeclarationError, DeverError, InvalidArgument
 from .job import Dead, Retry, current, running
 from .run import Task
 from .serving import tasks_of
-from .sqlite import SQLiteEngine
+from .testing_database import TestedDatabase, TestedPostgres, TestedSqlite
 from .transaction import Transaction
 from .worker import Worker, WorkerOptions
 
@@ -50,16 +46,6 @@ _FOR_EVER: Final = timedelta(days=36_000)
 _MOST_WINDOWS: Final = 10_000
 _PAGE: Final = 500
 _OPTIONS: Final = WorkerOptions(workers=1, poll_ms=10)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-# Production has no switch for the time; a test replaces what tells it, in its own database.
-_CLOCK: Final = (
-    "drop view dever_clock",
-    "create table dever_testing_clock (now integer not null)",
-    "insert into dever_testing_clock (now) values (0)",
-    "create view dever_clock (now) as select now from dever_testing_clock",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +80,16 @@ class Ran:
 class Kit:
     """What the fixture `dever` gives. `jobs` tells the jobs of the program under test."""
 
-    def __init__(self, directory: Path, jobs: Callable[[], Iterable[Job[Any]]]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        jobs: Callable[[], Iterable[Job[Any]]],
+        postgres: Mapping[str, str] | None = None,
+    ) -> None:
         self._directory = directory
         self._jobs = jobs
-        self._engines: dict[str, SQLiteEngine] = {}
-        self._clocks: list[_Clock] = []
+        self._postgres = dict(postgres or {})
+        self._databases: dict[str, TestedDatabase] = {}
         self._declared: set[tuple[str, str]] = set()
         self._now = datetime.now(UTC).replace(microsecond=0)
 
@@ -140,8 +131,8 @@ class Kit:
 
     def _set(self, instant: datetime) -> None:
         self._now = instant.astimezone(UTC)
-        for clock in self._clocks:
-            clock.set(self._now)
+        for each in self._databases.values():
+            each.set_clock(self._now)
 
     # --- the program's databases ------------------------------------------------------------
 
@@ -151,17 +142,21 @@ class Kit:
 
     def open(self, name: str) -> Engine:
         """Make a logical database; the program asks for it at its first use of the name."""
-        path = self._directory / f"{len(self._engines)}.db"
-        shutil.copyfile(_template(), path)
-        self._clocks.append(clock := _Clock(path))
-        clock.set(self._now)
-        self._engines[name] = engine = SQLiteEngine(path, synchronous="off")
-        return engine
+        url = self._postgres.get(name)
+        path = self._directory / f"{len(self._databases)}.db"
+        made: TestedDatabase = TestedSqlite(path) if url is None else TestedPostgres(url)
+        self._databases[name] = made
+        made.set_clock(self._now)
+        return made.engine
 
     def close(self) -> None:
         """End the use of the databases; their engines are closed by whoever asked for them."""
-        for clock in self._clocks:
-            clock.close()
+        for each in self._databases.values():
+            each.close()
+
+    @property
+    def _engines(self) -> dict[str, Engine]:
+        return {name: each.engine for name, each in self._databases.items()}
 
     def _declare(self) -> None:
         """Register the program's jobs, as a worker does when it starts."""
@@ -222,14 +217,14 @@ class Kit:
                 await asyncio.to_thread(worker.wait)
         return drained.result(raises=raises)
 
-    def _begin(self) -> dict[str, SQLiteEngine]:
+    def _begin(self) -> Callable[[], dict[str, Engine]]:
         if Transaction.current() is not None:
             raise InvalidArgument(
                 "a transaction is open here, and jobs would wait for its end",
                 hint="drain after the transaction",
             )
         self._declare()
-        return self._engines
+        return lambda: self._engines
 
     def _workers(self, drained: _Drain) -> Iterator[tuple[Worker, int | None]]:
         """A worker for each database that is in use, one at a time."""
@@ -247,7 +242,7 @@ class Kit:
 class _Drain:
     """What one `drain` ran."""
 
-    def __init__(self, engines: dict[str, SQLiteEngine], limit: int | None) -> None:
+    def __init__(self, engines: Callable[[], dict[str, Engine]], limit: int | None) -> None:
         if limit is not None and limit < 0:
             raise InvalidArgument("limit is negative", hint="leave it out to run all that is due")
         self._limit = limit
@@ -255,7 +250,7 @@ class _Drain:
         self._engines = engines
         self._blocked = self._blocked_ids()
         self._before: int | None = None
-        self._attempts: list[tuple[SQLiteEngine, Ran]] = []
+        self._attempts: list[tuple[Engine, Ran]] = []
 
     def goes_on(self) -> bool:
         """Whether another round is due: the last one ran something, and there may be more."""
@@ -263,14 +258,14 @@ class _Drain:
         first = self._before is None
         # A worker goes on by itself until its database has nothing that is due; but jobs of one
         # database may have enqueued into another one.
-        more = first or (count != self._before and len(self._engines) > 1)
+        more = first or (count != self._before and len(self._engines()) > 1)
         self._before = count
         return more and self.left() != 0
 
     def left(self) -> int | None:
         return None if self._limit is None else self._limit - len(self._attempts)
 
-    def watched(self, engine: SQLiteEngine, task: Task) -> Callable[..., Any]:
+    def watched(self, engine: Engine, task: Task) -> Callable[..., Any]:
         """The task's handler in the context of the test, with its outcome noted."""
         handler = task.handler
 
@@ -328,17 +323,17 @@ class _Drain:
 
     def _blocked_ids(self) -> set[tuple[str, int]]:
         return {
-            (engine.path, row.id)
-            for engine in self._engines.values()
+            (name, row.id)
+            for name, engine in self._engines().items()
             for row in engine.jobs(state="blocked", limit=_PAGE)
         }
 
     def _newly_blocked(self) -> list[JobRow]:
         return [
             row
-            for engine in self._engines.values()
+            for name, engine in self._engines().items()
             for row in engine.jobs(state="blocked", limit=_PAGE)
-            if (engine.path, row.id) not in self._blocked
+            if (name, row.id) not in self._blocked
         ]
 
 
@@ -350,12 +345,12 @@ def _blocked(row: JobRow) -> DeverError:
     )
 
 
-def _state(engine: SQLiteEngine, id: int) -> JobState:
+def _state(engine: Engine, id: int) -> JobState:
     row = engine.get_job(id)
     return "succeeded" if row is None else row.state  # none is kept of it
 
 
-def _unfinished(engine: SQLiteEngine, target: str | None) -> Iterator[JobRow]:
+def _unfinished(engine: Engine, target: str | None) -> Iterator[JobRow]:
     states: Sequence[JobState] = ("scheduled", "ready", "running", "blocked")
     for state in states:
         before: int | None = None
@@ -383,42 +378,15 @@ def _payload(jobs: dict[str, Job[Any]], row: JobRow) -> Any:
 
 
 @contextmanager
-def kit(jobs: Callable[[], Iterable[Job[Any]]] = all_jobs) -> Generator[Kit]:
-    """A `Kit` for the length of the block; what the fixture `dever` does."""
+def kit(
+    jobs: Callable[[], Iterable[Job[Any]]] = all_jobs, postgres: Mapping[str, str] | None = None
+) -> Generator[Kit]:
+    """A `Kit` for the length of the block; what the fixture `dever` does.
+
+    `postgres`: the URLs of logical databases that shall be on PostgreSQL. They must be for tests
+    alone: everything in them is removed. All others are new SQLite files.
+    """
     with tempfile.TemporaryDirectory(prefix="dever-") as directory:
-        made = Kit(Path(directory), jobs)
+        made = Kit(Path(directory), jobs, postgres)
         with database.engines_made_by(made.open), closing(made):
             yield made
-
-
-@functools.cache
-def _template() -> Path:
-    """Installed once per process: an install takes longer than most tests."""
-    directory = tempfile.mkdtemp(prefix="dever-template-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    path = Path(directory) / "template.db"
-    engine = SQLiteEngine(path, synchronous="normal")
-    engine.install()
-    engine.close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        for statement in _CLOCK:
-            connection.execute(statement)
-    return path
-
-
-class _Clock:
-    """The time of one database, and its identity: copies of a template are different databases."""
-
-    def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(
-            path, timeout=10, isolation_level=None, check_same_thread=False
-        )
-        self._connection.execute("pragma synchronous = off")
-        self._connection.execute("update dever_installation set id = ?", [str(uuid.uuid4())])
-
-    def set(self, instant: datetime) -> None:
-        microseconds = (instant - _EPOCH) // _MICROSECOND
-        self._connection.execute("update dever_testing_clock set now = ?", [microseconds])
-
-    def close(self) -> None:
-        self._connection.close()

@@ -9,13 +9,14 @@ import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from dever_sql import database, job
 from dever_sql.declare import Jobs
 from dever_sql.errors import CrossDatabaseError, DeverError, InvalidArgument
 from dever_sql.record import record
-from dever_sql.testing import Kit
+from dever_sql.testing import Kit, kit
 
 pytestmark = pytest.mark.req("R8.6")
 
@@ -251,3 +252,28 @@ def test_many(dever: Kit, number: int) -> None:
     pack.enqueue(Parcel(number), key="a")
     assert len(dever.drain()) == 1
     assert dever.now <= datetime.now(UTC)
+
+
+def test_on_a_postgresql_database_that_the_caller_names(pg_empty_url: str) -> None:
+    for _ in range(2):  # the second time finds nothing of the first
+        with kit(lambda: [pack, nightly, audit], {"default": pg_empty_url}) as dever:
+            pack.enqueue(Parcel(1), key="a")
+            pack.enqueue_at(Parcel(2), key="b", run_at=dever.now + timedelta(days=3))
+            audit.enqueue(Parcel(3), key="a")
+            assert [each.payload for each in dever.drain()] == [Parcel(1), Parcel(3)]
+            dever.advance(timedelta(days=3))
+            assert len(dever.drain()) == 4
+            assert dever.engine().kind == "postgresql"
+            assert dever.engine("audit").kind == "sqlite"
+
+
+def test_a_postgresql_database_with_jobs_is_not_emptied(pg_url: str) -> None:
+    with psycopg.connect(pg_url) as connection:
+        connection.execute("select dever.send('mail', 'null')")
+    with (
+        kit(lambda: [pack], {"default": pg_url}),
+        pytest.raises(InvalidArgument, match="holds jobs"),
+    ):
+        pack.enqueue(Parcel(1), key="a")
+    with psycopg.connect(pg_url) as connection:
+        assert connection.execute("select count(*) from dever.jobs").fetchone() == (1,)
