@@ -78,31 +78,18 @@ for name in sys.argv[1:] or ["world"]:
 _TEST = """\
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
+import pytest
+from dever_sql.testing import Kit
 
 from greeting import app
 
-PROJECT = Path(__file__).parents[1]
 
-
-def run(directory: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", *arguments]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True)
-    return done.stdout
-
-
-def test_greeting() -> None:
-    assert app.greet(app.Greeting(name="Ada")) == "Hello, Ada!"
-
-
-def test_a_requested_greeting_is_worked(tmp_path: Path) -> None:
-    for part in ("config", "greeting"):  # a copy, so that it has a database of its own
-        shutil.copytree(PROJECT / part, tmp_path / part)
-    run(tmp_path, "greeting", "Ada")
-    assert "Hello, Ada!" in run(tmp_path, "dever_sql", "worker", "greeting", "--until-idle")
+def test_a_requested_greeting_is_worked(dever: Kit, capsys: pytest.CaptureFixture[str]) -> None:
+    app.request("Ada")
+    app.request("Ada")
+    assert [job.key for job in dever.enqueued()] == ["greeting:Ada"]
+    dever.drain()
+    assert capsys.readouterr().out == "Hello, Ada!\\n"
 """
 
 _CONFTEST = '''\
