@@ -14,6 +14,7 @@ LONGEST_MESSAGE: Final = 1_000
 LONGEST_REASON: Final = 200
 _LONGEST_READ: Final = 10_000
 """How much of a message is looked at: one of 10 MB is not searched through."""
+_TRACEBACK: Final[Any] = BaseException.__dict__["__traceback__"]
 _SHORTEST_HIDDEN: Final = 3
 """Payload values below this length are words like `a` and `42`: hiding them hides the message."""
 
@@ -21,7 +22,7 @@ _SHORTEST_HIDDEN: Final = 3
 def describe(error: BaseException, *, payload: str | None = None) -> str:
     """`ValueError at app.py:12 in place`; with `payload` given also the message, without any of
     the payload's values and cut. Never fails, whatever the exception does."""
-    shown = f"{_type_name(error)} at {_place(error)}"
+    shown = f"{_type_name(type(error))} at {_place(error)}"
     if payload is None:
         return shown
     message = _message(error, payload)
@@ -37,15 +38,15 @@ def storable(text: object, limit: int) -> str:
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def _type_name(error: BaseException) -> str:
-    kind = type(error)
+def _type_name(kind: type[BaseException]) -> str:
     name = storable(kind.__qualname__, LONGEST_REASON)
     module = storable(kind.__module__, LONGEST_REASON)
     return name if module in ("builtins", "__main__") else f"{module}.{name}"
 
 
 def _place(error: BaseException) -> str:
-    traceback = error.__traceback__
+    # Past the object: what it answers when asked for an attribute is its own affair.
+    traceback = _TRACEBACK.__get__(error)
     if traceback is None:
         return "unknown place"
     while traceback.tb_next is not None:

@@ -195,13 +195,18 @@ class Finisher:
                 self._later += [(when, outcome) for outcome in busy]
 
     def _give_up(self, outcome: Outcome, error: Exception) -> None:
-        """The database refuses this one for good: its lease runs out and it is tried again."""
-        log_event(
-            "error",
-            "outcome refused, the lease will run out",
-            **self._fields(outcome),
-            error=getattr(error, "message", type(error).__name__),
-        )
+        """The database refuses this one for good: its lease runs out and it is tried again.
+
+        A retry whose delay is to blame goes by the usual backoff instead.
+        """
+        fields = self._fields(outcome)
+        fields["error"] = getattr(error, "message", type(error).__name__)
+        if outcome.delay is not None:
+            log_event("error", "delay of the retry refused, the usual one counts", **fields)
+            outcome.delay = None
+            self._write(outcome.kind, [outcome])
+            return
+        log_event("error", "outcome refused, the lease will run out", **fields)
         self._settled(outcome.run)
         with self._changed:
             self._open -= 1

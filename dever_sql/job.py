@@ -25,6 +25,9 @@ _BUSY_TRIES: Final = 200
 _BUSY_PAUSE: Final = 0.01
 
 
+_LONGEST_DELAY: Final = timedelta(days=36_500)
+
+
 class Retry(Exception):
     """Raise it to have the job tried again after `delay`, or after the usual backoff (R5.8).
 
@@ -34,6 +37,8 @@ class Retry(Exception):
     def __init__(self, delay: timedelta | None = None) -> None:
         if delay is not None and not isinstance(delay, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgument("the delay of Retry must be a timedelta")
+        if delay is not None and abs(delay) > _LONGEST_DELAY:
+            raise InvalidArgument("the delay of Retry is longer than 36,500 days")
         super().__init__("retry" if delay is None else f"retry in {delay}")
         self.delay = delay
 

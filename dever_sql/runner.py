@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from .engine import Claimed, Engine
 from .events import log_event
@@ -165,7 +165,10 @@ class Runner:
     def _ended(self, run: Run, error: BaseException | None) -> None:
         """A handler is over: hand on what it came to and free its slot. From any thread."""
         run.arguments = ()
-        outcome = self._outcome_of(run, error)
+        try:
+            outcome = self._outcome_of(run, error)
+        except BaseException:  # the exception is the handler's own object: it may do anything
+            outcome = Outcome(run, "retry", "handler_failed", "an exception that cannot be read")
         with self.changed:
             if run.ended:
                 return
@@ -186,9 +189,10 @@ class Runner:
             return Outcome(run, "release", "interrupted")
         if error is None:
             return Outcome(run, "complete")
-        if isinstance(error, Dead):
-            return Outcome(run, "bury", storable(error.reason, LONGEST_REASON))
-        delay = error.delay if isinstance(error, Retry) else None
+        # By the type alone: isinstance would ask the object too, which may raise.
+        if issubclass(type(error), Dead):
+            return Outcome(run, "bury", storable(cast(Dead, error).reason, LONGEST_REASON))
+        delay = cast(Retry, error).delay if issubclass(type(error), Retry) else None
         return Outcome(run, "retry", "handler_failed", self._describe(run, error), delay)
 
     def _record(self, outcome: Outcome) -> None:

@@ -13,7 +13,7 @@ from worker_tasks import enqueue, task, work
 
 from dever_sql import job
 from dever_sql.engine import Engine, JobRow
-from dever_sql.errors import DeverError, InvalidPayload
+from dever_sql.errors import DeverError, InvalidArgument, InvalidPayload
 from dever_sql.worker import Worker, WorkerOptions
 
 HOUR_MS = 3_600_000
@@ -52,6 +52,22 @@ class CannotBeShown(Exception):
     __repr__ = __str__
 
 
+class CannotBeAsked(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("no attributes")
+
+
+class ForgotToInit(job.Retry):
+    def __init__(self) -> None:
+        pass
+
+
+class WrongDelay(job.Retry):
+    def __init__(self, delay: Any) -> None:
+        super().__init__()
+        self.delay = delay
+
+
 def recursion() -> None:
     recursion()
 
@@ -72,6 +88,9 @@ def raiser(error: BaseException) -> Callable[[], None]:
 ODD: dict[str, Callable[[], None]] = {
     "ValueError": raiser(ValueError("x")),
     "CannotBeShown": raiser(CannotBeShown()),
+    "CannotBeAsked": raiser(CannotBeAsked()),
+    "WrongDelay of a number": raiser(WrongDelay(5)),
+    "WrongDelay of ages": raiser(WrongDelay(timedelta.max)),
     "RecursionError": recursion,
     "ValueError cycle": cycle,
     "ExceptionGroup": raiser(ExceptionGroup("many", [ValueError(str(n)) for n in range(1000)])),
@@ -116,6 +135,27 @@ def test_odd_exceptions_are_recorded_and_the_worker_goes_on(
         assert name.split()[0] in row.error
         assert "test_worker_outcomes.py:" in row.error
         assert len(row.error) < 3_000
+
+
+@pytest.mark.req("R5.5")
+@pytest.mark.parametrize("kind", ["async", "def"])
+def test_an_exception_without_its_parts_fails_its_attempt(live: Engine, kind: str) -> None:
+    async def as_async() -> None:
+        raise ForgotToInit
+
+    def as_def() -> None:
+        raise ForgotToInit
+
+    row = outcome(live, as_async if kind == "async" else as_def)
+    assert (row.state, row.reason) == ("scheduled", "handler_failed")
+
+
+@pytest.mark.req("R5.8")
+def test_retry_refuses_a_delay_that_no_database_takes() -> None:
+    for delay in (timedelta.max, timedelta.min, timedelta(days=36_500, microseconds=1)):
+        with pytest.raises(InvalidArgument):
+            job.Retry(delay)
+    assert job.Retry(timedelta(days=36_500)).delay == timedelta(days=36_500)
 
 
 @pytest.mark.req("R5.5")
