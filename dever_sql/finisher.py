@@ -231,6 +231,8 @@ class Finisher:
             log_event("warning", "job blocked", **fields)
         elif kind == "bury" or verdict == "dead":
             log_event("error", "job dead", **fields)
+        elif outcome.delay is not None:
+            log_event("info", "job asked for a retry", **fields)
         else:
             log_event("warning", "job failed, will be retried", **fields)
 
