@@ -183,7 +183,8 @@ class Runner:
     def _outcome_of(self, run: Run, error: BaseException | None) -> Outcome:
         if run.context.completed:
             return Outcome(run, "settle", "handler_failed", self._describe(run, error))
-        if run.timed_out:
+        # Past its deadline, whether or not the timer came to say so: a handler may block the loop.
+        if run.timed_out or (not run.cut_off and time.monotonic() >= run.deadline):
             return Outcome(run, "retry", "handler_timeout", self._describe(run, error))
         if run.cut_off:
             return Outcome(run, "release", "interrupted")

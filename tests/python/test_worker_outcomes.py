@@ -201,6 +201,17 @@ def test_a_handler_past_its_timeout_is_cancelled_and_has_failed(live: Engine, ki
 
 
 @pytest.mark.req("R5.2")
+def test_a_handler_that_blocks_the_loop_past_its_timeout_has_failed(live: Engine) -> None:
+    async def handler() -> None:
+        deadline = time.monotonic() + 0.15
+        while time.monotonic() < deadline:  # no timer of the loop can fire meanwhile
+            pass
+
+    row = outcome(live, handler, timeout=0.1)
+    assert (row.state, row.reason, row.attempt) == ("scheduled", "handler_timeout", 1)
+
+
+@pytest.mark.req("R5.2")
 def test_a_handler_that_swallows_its_cancellation_has_failed_all_the_same(live: Engine) -> None:
     async def handler() -> None:
         try:
