@@ -88,7 +88,7 @@ MUTANTS = [
     sqlite("70_finish", "and token = i.value ->> 1", ""),
     sqlite("70_finish", "and lease_until > c.now", "and lease_until >= c.now"),
     sqlite("70_finish", "end > 0", "end >= 0"),
-    sqlite("70_finish", "attempt > 62", "attempt > 66"),
+    sqlite("70_finish", "<< (max(attempt, 1) - 1)", "<< max(attempt, 1)"),
     sqlite("75_sweep", "when j.expires_at <= c.now", "when j.expires_at < c.now"),
     sqlite("75_sweep", "when j.lease_until > c.now then null", "when false then null"),
     sqlite("75_sweep", "where s.reason in ('unknown_target', 'schema_mismatch')\n", "where true\n"),
