@@ -45,6 +45,9 @@ from .sqlite_sleeper import SqliteSleeper
 PROTOCOL: Final = (1, 1)
 """The range of protocols this package speaks; it must overlap with the database's (R9.2)."""
 
+_PRUNED_AT_ONCE: Final = 100
+"""Finished rows that one transaction prunes: payloads may be large, and no other write can pass."""
+
 _SCHEDULER_LOCK: Final = "__dever_scheduler"
 
 
@@ -329,6 +332,15 @@ class SQLiteEngine:
 
     def sweep(self, n: int = 1000) -> dict[str, int]:
         moved = self._run(verbs.sweep(n))
+        pruned = 0
+        while pruned < n:
+            part = min(n - pruned, _PRUNED_AT_ONCE)
+            rows = self._run(verbs.prune(part))
+            pruned += rows
+            if rows < part:
+                break
+        if pruned:
+            moved["pruned"] = pruned
         if moved.keys() & {"unblocked", "moved"}:
             self._file.wake()
         return moved

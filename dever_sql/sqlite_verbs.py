@@ -370,9 +370,7 @@ def _verdicts(ids: Sequence[int], held: Sequence[tuple[Any, ...]]) -> list[Verdi
 def sweep(n: int) -> Steps:
     """What was moved, and how many rows of it; nothing that is zero."""
     yield step("sweep_check", n=n)
-    moved = dict.fromkeys(
-        ("expired", "exhausted", "blocked", "unblocked", "moved", "pruned", "workers"), 0
-    )
+    moved = dict.fromkeys(("expired", "exhausted", "blocked", "unblocked", "moved", "workers"), 0)
     if n <= 0:
         return {}
     left = 10 * n
@@ -397,9 +395,14 @@ def sweep(n: int) -> Steps:
             end = [(queue_id, last_run_at, last_id)]
             break
     yield step("sweep_cursor_update", queue_id=end[0][0], run_at=end[0][1], job_id=end[0][2])
-    moved["pruned"] = len((yield step("sweep_prune", n=n)))
     moved["workers"] = len((yield step("sweep_workers")))
     return {what: rows for what, rows in moved.items() if rows}
+
+
+def prune(n: int) -> Steps:
+    """How many finished rows were pruned, at most `n`."""
+    rows = yield step("sweep_prune", n=n)
+    return len(rows)
 
 
 def _count(name: str, ids: str) -> Steps:
