@@ -269,8 +269,8 @@ def _struct_faults(path: str, value: Any, kind: inspect.StructType) -> Iterator[
             yield f"{_join(path, name)}: missing"
     for name in members:
         if name not in fields:
-            missing = [_join(path, field) for field in fields if field not in members]
-            guess = _did_you_mean(_join(path, name), missing or list(fields))
+            missing = [field for field in fields if field not in members]
+            guess = _did_you_mean(name, missing, list(fields), path)
             yield f"{_join(path, name)}: unknown field{guess}"
 
 
@@ -375,6 +375,10 @@ def _listed(words: Any) -> str:
     return ", ".join(json.dumps(word) for word in words)
 
 
-def _did_you_mean(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"
+def _did_you_mean(word: str, missing: list[str], known: list[str], path: str) -> str:
+    """By the last word of the path alone: the rest is always alike. A missing field comes first."""
+    near = difflib.get_close_matches(word, missing, n=1)
+    near = near or difflib.get_close_matches(word, known, n=1)
+    if near:
+        return f"; did you mean {_join(path, near[0])}?"
+    return f"; known: {', '.join(missing or known)}"

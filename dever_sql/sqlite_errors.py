@@ -17,6 +17,7 @@ from .errors import (
     DatabaseUnavailable,
     DeverError,
     InstallError,
+    InvalidArgument,
     InvalidPayload,
     from_sqlite_message,
 )
@@ -24,6 +25,7 @@ from .errors import (
 _RAISED: Final = re.compile(r"DV\d{3} \w+: .*", re.DOTALL)
 _QUOTED: Final = re.compile(r"(?:JSON path error near|bad JSON path:) '(.*)'", re.DOTALL)
 _NOT_INSTALLED: Final = re.compile(r"no such (?:table|view|column): (?:\w+\.)?\"?dever_\w+")
+_UNTRUSTED: Final = re.compile(r"unsafe use of ")
 
 _UNAVAILABLE: Final = {
     sqlite3.SQLITE_BUSY: "the database is locked",
@@ -87,6 +89,11 @@ def caller_error(error: Exception, parameters: Mapping[str, Any]) -> Exception:
         ours = raised(candidate)
         if ours is not None:
             return ours
+        if isinstance(candidate, sqlite3.OperationalError) and _UNTRUSTED.match(str(candidate)):
+            return InvalidArgument(
+                "the connection does not trust the schema, so its triggers may not run",
+                hint="pragma trusted_schema = on, before the connection is passed",
+            )
         if isinstance(candidate, sqlite3.OperationalError) and _NOT_INSTALLED.match(str(candidate)):
             return CrossDatabaseError(
                 "Dever SQL is not installed where the connection leads",

@@ -795,7 +795,7 @@ begin
                 'write the values, or * or */n alone'
             );
         end if;
-        v_part := pg_catalog.regexp_match(cron_bits.value collate "C", '^\*/([0-9]+)$');
+        v_part := pg_catalog.regexp_match(cron_bits.value collate "C", '^[*]/([0-9]+)$');
         if v_part is null then
             perform dever.refuse_field(
                 cron_bits.field, cron_bits.value, 'has a star that is not alone', 'write * or */n'

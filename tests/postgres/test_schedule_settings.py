@@ -30,6 +30,7 @@ HOSTILE = [
     "set bytea_output = 'escape'",
     "set array_nulls = off",
     "set backslash_quote = off",
+    "set standard_conforming_strings = off",
 ]
 
 Connect = Callable[..., psycopg.Connection[Any]]
@@ -118,3 +119,21 @@ def test_the_psql_example_runs(pg_url: str, pg_cluster: Cluster) -> None:
     assert "HINT:  write 5-59/15" in done.stderr
     with psycopg.connect(pg_url) as session:
         assert session.execute("select count(*) from dever.job").fetchone() == (0,)
+
+
+@pytest.mark.req("R9.3")
+def test_no_function_has_a_literal_that_a_setting_could_reread(connect: Connect) -> None:
+    """Under standard_conforming_strings = off a backslash in a plain literal is an escape."""
+    rows = (
+        connect()
+        .execute(
+            r"""
+        select p.proname
+        from pg_proc as p
+        where p.pronamespace = 'dever'::regnamespace
+            and regexp_replace(p.prosrc, '--[^\n]*', '', 'g') ~ $$(^|[^Ee])'[^']*\\[^']*'$$
+        """
+        )
+        .fetchall()
+    )
+    assert rows == []

@@ -156,6 +156,9 @@ def test_unknown_fields_get_a_suggestion():
     assert "job.leese_ms: unknown field; did you mean job.lease_ms?" in message
     assert "job.lease_ms: missing" in message
     assert "jobs: unknown field" in fault(changed("jobs", {}))
+    # Nothing like it: both databases are named, not the one whose path happens to look alike.
+    message = fault(changed("database.default", {"url": "postgresql://h/d"}))
+    assert "database.default.url: unknown field; known: sqlite, postgres" in message
 
 
 @pytest.mark.parametrize("word", ["wroker", "", "API", 7, True, []])

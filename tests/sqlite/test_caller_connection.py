@@ -16,6 +16,7 @@ from dever_sql.engine import Enqueued
 from dever_sql.errors import (
     CrossDatabaseError,
     DatabaseUnavailable,
+    InvalidArgument,
     InvalidKey,
     InvalidPayload,
     UnknownJob,
@@ -250,3 +251,16 @@ def test_completion_in_the_callers_transaction(
     row = engine.get_job(job.id)
     assert row is not None
     assert row.state == ("succeeded" if commit else "running")
+
+
+@pytest.mark.req("R3.4")
+@pytest.mark.skipif(
+    sqlite3.sqlite_version_info >= (3, 41), reason="JSON may be called from 3.41 on"
+)
+def test_a_connection_that_trusts_no_schema_is_told_so(
+    engine: SQLiteEngine, connect: Connect
+) -> None:
+    connection = connect()
+    connection.execute("pragma trusted_schema = off")
+    with pytest.raises(InvalidArgument, match="trust"):
+        engine.enqueue_as(TARGET, FINGERPRINT, ["k"], [RECEIPT], connection=connection)
