@@ -253,7 +253,7 @@ def crash(url: str, directory: Path, server: Cluster | None, jobs: int) -> None:
     broken += unexpected_exits(exits, run.killed)
     assert not any(sum(counts) for counts in left), f"seed {seed}: not all done in time: {left}"
     assert not broken, f"seed {seed}: {len(broken)} broken promises:\n" + "\n".join(broken[:40])
-    assert len(rows) >= jobs * 0.9
+    assert len(rows) >= jobs * 0.8  # the others were rolled back
     assert states["succeeded", None] >= len(rows) * 0.9
 
 
