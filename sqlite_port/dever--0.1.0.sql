@@ -344,6 +344,8 @@ hint: write it like 2027-01-31T08:30:00Z')
             glob '[0-9][0-9][0-9][0-9]-[0-1][0-9]-[0-3][0-9][Tt][0-2][0-9]:[0-5][0-9]:[0-5][0-9]'
             and strftime('%Y-%m-%dT%H:%M:%S', unixepoch(upper(part.second)), 'unixepoch')
             = upper(part.second)
+            -- No zone is further off than 14 hours, and SQLite reads none that is.
+            and unixepoch(upper(part.second) || part.zone) is not null
             and (
                 part.zone = 'Z'
                 or part.zone glob '[-+][0-1][0-9]:[0-5][0-9]'

@@ -102,6 +102,8 @@ def test_duplicate_is_no_error_and_changes_nothing(
         (enqueue("k", run_at="'2027-02-30T00:00:00Z'"), "DV007", "run_at"),
         (enqueue("k", run_at="'2027-02-28T24:00:00Z'"), "DV007", "run_at"),
         (enqueue("k", run_at="'2027-02-28T10:00:00'"), "DV007", "run_at"),
+        (enqueue("k", run_at="'2027-02-28T10:00:00+23:59'"), "DV007", "run_at"),
+        (enqueue("k", run_at="'2027-02-28T10:00:00-15:00'"), "DV007", "run_at"),
         (enqueue("k", run_at="'0000-01-01T00:00:00Z'"), "DV007", "run_at"),
         (enqueue("k", run_at="'0001-01-01T00:00:00+01:00'"), "DV007", "years 1 to 9999"),
         (enqueue("k", run_at="1800000000"), "DV007", "run_at"),
