@@ -153,7 +153,8 @@ def test_retry_after_a_given_delay(engine: Engine) -> None:
 def test_retry_with_no_delay_is_due_at_once(engine: Engine, delay: timedelta) -> None:
     job = running(engine)
     assert engine.retry([job.id], [job.token], ["x"], None, [delay])[0].outcome == "retried"
-    assert state(engine, job.id) == "ready"
+    row = _row(engine, job.id)
+    assert (row.state, row.run_at) == ("ready", START)
     claim_one(engine, register(engine))
 
 
