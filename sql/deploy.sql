@@ -10,7 +10,7 @@
 \set ON_ERROR_STOP on
 begin;
 set local lock_timeout = '5s';
-select pg_catalog.pg_advisory_xact_lock(7310313925218271588) as deploy_lock \gset
+select pg_catalog.pg_advisory_xact_lock(1145394770) as deploy_lock \gset
 
 do $$
 begin

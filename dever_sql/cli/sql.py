@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import secrets
 import sys
 from collections.abc import Sequence
@@ -138,14 +139,20 @@ def _check(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     else:
+        hint = f"dever sql upgrade '{hide_credentials(arguments.url)}'"
+        if _numbers(installed) > _numbers(expected):
+            hint = f"update dever-sql to at least {installed}"
         print(
-            f"Dever SQL {installed} is installed, this program expects {expected}\n"
-            f"hint: dever sql upgrade '{hide_credentials(arguments.url)}'",
+            f"Dever SQL {installed} is installed, this program expects {expected}\nhint: {hint}",
             file=sys.stderr,
         )
     if installed is None:
         return 3
     return 0 if installed == expected else 1
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"[0-9]+", version)]
 
 
 def _contracts(arguments: argparse.Namespace) -> int:
