@@ -225,11 +225,11 @@ class Finisher:
             log_event("debug", "job succeeded", **fields)
         elif kind == "settle" and verdict == "lost":
             log_event("debug", "job completed in its own transaction", **fields)
-        elif kind == "release":
+        elif kind == "release" and outcome.run.claimed.attempt < outcome.run.claimed.max_attempts:
             log_event("info", "job released", **fields)
         elif kind == "block":
             log_event("warning", "job blocked", **fields)
-        elif kind == "bury" or verdict == "dead":
+        elif kind in ("bury", "release") or verdict == "dead":
             log_event("error", "job dead", **fields)
         elif outcome.delay is not None:
             log_event("info", "job asked for a retry", **fields)

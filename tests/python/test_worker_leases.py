@@ -175,7 +175,9 @@ def test_what_is_cut_off_is_released_with_its_attempt_used(
 
 
 @pytest.mark.req("R8.4")
-def test_a_cut_off_on_the_last_attempt_is_dead(live: Engine, started: Running) -> None:
+def test_a_cut_off_on_the_last_attempt_is_dead_and_said_to_be(
+    live: Engine, started: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     begun = threading.Event()
 
     async def handler() -> None:
@@ -190,6 +192,8 @@ def test_a_cut_off_on_the_last_attempt_is_dead(live: Engine, started: Running) -
     worker.wait(20)
     row = row_of(live, id)
     assert (row.state, row.reason) == ("dead", "interrupted")
+    said = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("job dead") for line in said), said
 
 
 @pytest.mark.req("R4.5")
