@@ -1667,16 +1667,11 @@ $$;
 
 comment on function dever.check_declaration(jsonb) is 'Refuses a declaration that register must not store';
 
--- Stores what a program declares and, with a worker name, that this worker is live and runs it.
--- One transaction of the caller. Inserts in target order, so that two programs that start at the same
--- time cannot deadlock; updates no contract and no policy. Raises DV001, DV002, DV003, DV007.
-create function dever.register(
-    worker text,
-    contracts jsonb,
-    alive interval,
-    about jsonb default '{}'
-)
-returns table (target text, fingerprint text, contract_id integer)
+-- Inserts what it does not find of a program's declarations: contracts, policies, queues; updates none.
+-- One row per declaration. In target order, so that two programs that start at the same time cannot
+-- deadlock. Joins the caller's transaction. Raises DV001, DV002, DV003, DV007.
+create function dever.store_declarations(contracts jsonb)
+returns table (target text, fingerprint text, contract_id integer, policy_id bigint)
 language plpgsql
 volatile
 parallel unsafe
@@ -1685,32 +1680,18 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    v_alive bigint := dever.positive_microseconds(register.alive, 'alive');
-    v_now timestamptz;
     v_declaration jsonb;
     v_queue_id bigint;
-    v_policy_id bigint;
-    v_policies bigint[] := '{}';
 begin
-    if pg_catalog.jsonb_typeof(register.contracts) is distinct from 'array' then
+    if pg_catalog.jsonb_typeof(store_declarations.contracts) is distinct from 'array' then
         raise exception using
             errcode = 'DV007',
             message = 'contracts must be a JSON array of declarations',
             hint = 'see docs/wire.md for the form';
     end if;
-    if register.worker is not null then
-        perform dever.check_name(register.worker, 'worker');
-        if v_alive is null then
-            raise exception using
-                errcode = 'DV007',
-                message = 'alive is missing',
-                hint = 'say how long the worker counts as live without a sign of life';
-        end if;
-    end if;
-
     for v_declaration in
         select d.value
-        from pg_catalog.jsonb_array_elements(register.contracts) as d
+        from pg_catalog.jsonb_array_elements(store_declarations.contracts) as d
         order by (d.value ->> 'target') collate "C", (d.value ->> 'fingerprint') collate "C"
     loop
         perform dever.check_declaration(v_declaration);
@@ -1724,18 +1705,18 @@ begin
         loop
             select c.id into contract_id
             from dever.contract as c
-            where c.target = register.target and c.fingerprint = register.fingerprint;
+            where c.target = store_declarations.target and c.fingerprint = store_declarations.fingerprint;
             exit when found;
             insert into dever.contract (target, fingerprint, wire_schema)
-            values (register.target, register.fingerprint, v_declaration -> 'schema')
+            values (store_declarations.target, store_declarations.fingerprint, v_declaration -> 'schema')
             on conflict (target, fingerprint) do nothing;
         end loop;
 
         loop
-            select p.id into v_policy_id
+            select p.id into policy_id
             from dever.policy as p
-            where p.target = register.target
-                and p.contract_id = register.contract_id
+            where p.target = store_declarations.target
+                and p.contract_id = store_declarations.contract_id
                 and p.queue_id = v_queue_id
                 and p.max_attempts = (v_declaration ->> 'retry')::integer
                 and p.timeout_us = (v_declaration ->> 'timeout_ms')::bigint * 1000
@@ -1753,8 +1734,8 @@ begin
                 backoff_max_us, backoff_jitter, schedule_spec, schedule_missed
             )
             values (
-                register.contract_id,
-                register.target,
+                store_declarations.contract_id,
+                store_declarations.target,
                 v_queue_id,
                 (v_declaration ->> 'retry')::integer,
                 (v_declaration ->> 'timeout_ms')::bigint * 1000,
@@ -1769,31 +1750,98 @@ begin
             )
             on conflict do nothing;
         end loop;
+        return next;
+    end loop;
+    -- A declared cron gets its cursor now, not at the first tick: its first window may come before that.
+    perform dever.declare_schedules();
+end
+$$;
+
+comment on function dever.store_declarations(jsonb) is
+'Stores the contracts and policies that a program declares; part of dever.register';
+
+-- Makes a worker live and says which policies it runs. Joins the caller's transaction. Apart from
+-- store_declarations because only the right to work may pose as a worker: a live worker decides which
+-- policy is in force and what is blocked. Raises DV001, DV002, DV007.
+create function dever.enlist_worker(worker text, policies bigint[], alive interval, about jsonb)
+returns void
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_alive bigint := dever.positive_microseconds(enlist_worker.alive, 'alive');
+    v_now timestamptz;
+begin
+    perform dever.check_name(enlist_worker.worker, 'worker');
+    if v_alive is null then
+        raise exception using
+            errcode = 'DV007',
+            message = 'alive is missing',
+            hint = 'say how long the worker counts as live without a sign of life';
+    end if;
+    v_now := dever.clock();
+    insert into dever.worker as w (name, about, started_at, alive_until)
+    values (
+        enlist_worker.worker,
+        coalesce(enlist_worker.about, '{}'),
+        v_now,
+        v_now + dever.as_interval(v_alive)
+    )
+    on conflict (name) do update
+    set
+        about = excluded.about,
+        started_at = excluded.started_at,
+        alive_until = excluded.alive_until,
+        left_at = null;
+    delete from dever.worker_policy as wp
+    where wp.worker = enlist_worker.worker and wp.policy_id <> all (enlist_worker.policies);
+    insert into dever.worker_policy (policy_id, worker)
+    select distinct p.id, enlist_worker.worker
+    from pg_catalog.unnest(enlist_worker.policies) as p (id)
+    on conflict (policy_id, worker) do nothing;
+    perform dever.declare_schedules();
+end
+$$;
+
+comment on function dever.enlist_worker(text, bigint[], interval, jsonb) is
+'Makes a worker live with the policies it runs; part of dever.register, for the right to work';
+
+-- Stores what a program declares and, with a worker name, that this worker is live and runs it.
+-- One transaction of the caller. Invoker, so that an enqueue-only role can register contracts but no
+-- worker. Raises DV001, DV002, DV003, DV007.
+create function dever.register(
+    worker text,
+    contracts jsonb,
+    alive interval,
+    about jsonb default '{}'
+)
+returns table (target text, fingerprint text, contract_id integer)
+language plpgsql
+volatile
+parallel unsafe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_policy_id bigint;
+    v_policies bigint[] := '{}';
+begin
+    perform dever.positive_microseconds(register.alive, 'alive');
+    for target, fingerprint, contract_id, v_policy_id in
+        select s.target, s.fingerprint, s.contract_id, s.policy_id
+        from dever.store_declarations(register.contracts) as s
+    loop
         v_policies := v_policies || v_policy_id;
         return next;
     end loop;
-
     if register.worker is not null then
-        v_now := dever.clock();
-        insert into dever.worker as w (name, about, started_at, alive_until)
-        values (
-            register.worker, coalesce(register.about, '{}'), v_now, v_now + dever.as_interval(v_alive)
-        )
-        on conflict (name) do update
-        set
-            about = excluded.about,
-            started_at = excluded.started_at,
-            alive_until = excluded.alive_until,
-            left_at = null;
-        delete from dever.worker_policy as wp
-        where wp.worker = register.worker and wp.policy_id <> all (v_policies);
-        insert into dever.worker_policy (policy_id, worker)
-        select distinct p.id, register.worker
-        from pg_catalog.unnest(v_policies) as p (id)
-        on conflict (policy_id, worker) do nothing;
+        perform dever.enlist_worker(register.worker, v_policies, register.alive, register.about);
     end if;
-    -- A declared cron gets its cursor now, not at the first tick: its first window may come before that.
-    perform dever.declare_schedules();
 end
 $$;
 

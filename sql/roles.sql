@@ -40,7 +40,14 @@ grant execute on function
     dever.cron_preview(text, timestamptz, integer)
 to dever_enqueue, dever_worker, dever_admin;
 
-grant execute on function dever.register(text, jsonb, interval, jsonb) to dever_enqueue, dever_worker, dever_admin;
+grant execute on function
+    dever.register(text, jsonb, interval, jsonb),
+    dever.store_declarations(jsonb),
+    dever.positive_microseconds(interval, text),
+    dever.microseconds(interval, text)
+to dever_enqueue, dever_worker, dever_admin;
+-- With a worker name it needs the right to work: a live worker decides which policy is in force.
+grant execute on function dever.enlist_worker(text, bigint[], interval, jsonb) to dever_worker, dever_admin;
 
 grant execute on function
     dever.alive(text, interval),

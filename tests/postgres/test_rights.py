@@ -172,6 +172,19 @@ def test_payload_is_shown_to_workers_and_administrators(
     assert owner.execute("select payload is not null from dever.jobs").fetchall() == [(sees,)]
 
 
+@pytest.mark.req("R9.3", "R5.4")
+def test_the_right_to_enqueue_registers_contracts_but_poses_as_no_worker(owner: Session) -> None:
+    owner.execute("set role dever_enqueue")
+    declarations = Jsonb([declaration()])
+    assert owner.execute(
+        "select count(*) from dever.register(null, %s, '1 minute')", [declarations]
+    ).fetchone() == (1,)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        owner.execute("select * from dever.register('posing', %s, '36500 days')", [declarations])
+    owner.execute("reset role")
+    assert owner.execute("select count(*) from dever.workers").fetchone() == (0,)
+
+
 @pytest.mark.req("R9.3", "R9.1")
 def test_plain_database_owner_can_install(pg_empty_url: str) -> None:
     from conftest import install_script
