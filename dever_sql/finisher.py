@@ -48,15 +48,22 @@ class Outcome:
 
 
 class Finisher:
-    """Writes outcomes. `settled` is called, from the finisher's thread, once one is written."""
+    """Writes outcomes, on its own thread. `settled` is called there once one is written; `failed`
+    when the thread ends by a fault of ours, for a worker without it would run jobs for nothing."""
 
     def __init__(
-        self, engine: Engine, worker: str, outage: Outage, settled: Callable[[Run], None]
+        self,
+        engine: Engine,
+        worker: str,
+        outage: Outage,
+        settled: Callable[[Run], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._engine = engine
         self._worker = worker
         self._outage = outage
         self._settled = settled
+        self._failed = failed
         self._changed = threading.Condition()
         self._waiting: deque[Outcome] = deque()
         self._later: list[tuple[float, Outcome]] = []
@@ -105,6 +112,12 @@ class Finisher:
             self._thread.join(timeout=5.0)
 
     def _serve(self) -> None:
+        try:
+            self._write_all()
+        except BaseException as error:
+            self._failed(error)
+
+    def _write_all(self) -> None:
         while True:
             batch = self._next_batch()
             if batch is None:

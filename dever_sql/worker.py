@@ -107,13 +107,16 @@ class Worker:
         self._until_idle = False
         self._limit: int | None = None
         self._failure: BaseException | None = None
+        self._part_failure: BaseException | None = None
         self._done = threading.Event()
         self._exit_code = 0
         self._own_loop: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sleeper: Sleeper | None = None
         self._outage = Outage(self.name)
-        self._finisher = Finisher(engine, self.name, self._outage, self._runner.settle)
+        self._finisher = Finisher(
+            engine, self.name, self._outage, self._runner.settle, self._part_failed
+        )
         self._renewer = Renewer(
             engine,
             self.name,
@@ -206,12 +209,19 @@ class Worker:
             raise self._failure
         return self._exit_code
 
+    def _part_failed(self, error: BaseException) -> None:
+        """A thread of the worker ended by a fault: so must the worker, its leases run out."""
+        self._part_failure = error
+        self.stop()
+
     # --- the control thread -----------------------------------------------------------------
 
     def _control(self) -> None:
         try:
             if self._begin():
                 self._work()
+                if self._part_failure is not None:
+                    raise self._part_failure
                 self._shut_down()
         except BaseException as error:
             self._failure = error

@@ -14,6 +14,7 @@ from worker_tasks import enqueue, task, work
 from dever_sql import job
 from dever_sql.engine import Engine, JobRow
 from dever_sql.errors import DeverError, InvalidArgument, InvalidPayload
+from dever_sql.finisher import Finisher
 from dever_sql.worker import Worker, WorkerOptions
 
 HOUR_MS = 3_600_000
@@ -362,3 +363,23 @@ def test_a_drain_works_what_jobs_enqueue(live: Engine) -> None:
     first = task(handler)
     enqueue(live, first)
     assert Worker(live, [first, later]).drain() == 2
+
+
+@pytest.mark.req("R8.2")
+@pytest.mark.parametrize("until_idle", [True, False])
+def test_a_worker_whose_finishing_thread_ends_by_a_fault_ends_too(
+    live: Engine, monkeypatch: pytest.MonkeyPatch, until_idle: bool
+) -> None:
+    def faulty(self: Finisher, *_: Any) -> None:
+        raise ArithmeticError("a fault of ours")
+
+    monkeypatch.setattr(Finisher, "_answer", faulty)
+
+    async def handler() -> None: ...
+
+    work_task = task(handler)
+    enqueue(live, work_task)
+    worker = Worker(live, [work_task], WorkerOptions())
+    worker.start(until_idle=until_idle)
+    with pytest.raises(ArithmeticError):
+        worker.wait(timeout=30)
