@@ -27,6 +27,10 @@ select 'DV007 InvalidArgument: a lock needs an owner and a ttl
 hint: name the process that holds it, and how long without renewal'
 where :owner is null or trim(:owner, char(32, 9, 10, 13, 12, 11)) = '' or :ttl_us is null
 union all
+select 'DV007 InvalidArgument: the owner of a lock is longer than 1024 bytes
+hint: name the process that holds it, such as host and pid'
+where length(cast(:owner as blob)) > 1024
+union all
 select 'DV001 InvalidName: the owner of a lock contains U+0000'
 where instr(:owner, char(0)) > 0;
 

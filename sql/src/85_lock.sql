@@ -64,6 +64,12 @@ begin
             message = 'a lock needs an owner and a ttl',
             hint = 'name the process that holds it, and how long without renewal';
     end if;
+    if pg_catalog.octet_length(take_lock.owner) > 1024 then
+        raise exception using
+            errcode = 'DV007',
+            message = 'the owner of a lock is longer than 1024 bytes',
+            hint = 'name the process that holds it, such as host and pid';
+    end if;
     insert into dever.lock as l (name, owner, token, expires_at)
     values (
         take_lock.name,

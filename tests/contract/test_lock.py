@@ -138,3 +138,11 @@ def test_the_scheduler_s_lock_is_a_lock_like_others(engine: Engine, clock: Clock
     assert later > token
     assert engine.lock_release("__dever_scheduler", "me", token) is False
     assert engine.lock_release("__dever_scheduler", "you", later) is True
+
+
+@pytest.mark.req("R7.7")
+def test_the_owner_of_a_lock_has_at_most_1024_bytes(engine: Engine) -> None:
+    assert engine.lock_acquire("report", "é" * 512, TTL) is not None
+    with pytest.raises(InvalidArgument):
+        engine.lock_acquire("other", "é" * 512 + "x", TTL)
+    assert [row.name for row in engine.locks()] == ["report"]
