@@ -4,9 +4,9 @@ A test that asks for `dever` has databases of its own, made from nothing in a te
 one SQLite file for each logical database. No settings are read and no server is contacted. Time
 stands still until the test moves it, and jobs run when the test says so, by the real worker.
 
-    def test_a_placed_order_sends_its_receipt(dever, monkeypatch):
+    def test_a_placed_order_sends_its_receipt(dever):
         sent = []
-        monkeypatch.setattr(app, "send_mail", sent.append)
+        dever.fake(app, "send_mail", sent.append)
         app.place(Order(7))
         assert [job.key for job in dever.enqueued()] == ["receipt:7"]
         dever.drain()
@@ -21,11 +21,13 @@ import dataclasses
 import functools
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from pkgutil import resolve_name
+from typing import Any, Final, TypeVar, overload
+from unittest import mock
 
 from . import database
 from .declare import Job, all_jobs
@@ -46,6 +48,7 @@ _FOR_EVER: Final = timedelta(days=36_000)
 _MOST_WINDOWS: Final = 10_000
 _PAGE: Final = 500
 _OPTIONS: Final = WorkerOptions(workers=1, poll_ms=10)
+_Fake = TypeVar("_Fake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Kit:
         self._databases: dict[str, TestedDatabase] = {}
         self._declared: set[tuple[str, str]] = set()
         self._now = datetime.now(UTC).replace(microsecond=0)
+        self._fakes = ExitStack()
 
     # --- time -------------------------------------------------------------------------------
 
@@ -150,9 +154,13 @@ class Kit:
         return made.engine
 
     def close(self) -> None:
-        """End the use of the databases; their engines are closed by whoever asked for them."""
-        for each in self._databases.values():
-            each.close()
+        """Undo the fakes, and end the use of the databases.
+
+        Their engines are closed by whoever asked for them.
+        """
+        with self._fakes:
+            for each in self._databases.values():
+                each.close()
 
     @property
     def _engines(self) -> dict[str, Engine]:
@@ -191,6 +199,33 @@ class Kit:
             if row.target is not None
         ]
         return sorted(waiting, key=lambda each: (each.run_at, each.id))
+
+    # --- Ports ------------------------------------------------------------------------------
+
+    @overload
+    def fake(self, target: str, replacement: _Fake, /) -> _Fake: ...
+    @overload
+    def fake(self, target: object, name: str, replacement: _Fake, /) -> _Fake: ...
+
+    def fake(self, target: object, *named: Any) -> Any:
+        """Put a replacement, such as a fake Port, where the program looks, until the test ends.
+
+        `fake(app, "mail", replacement)` or `fake("shop.order.app.mail", replacement)`; gives the
+        replacement. Raises InvalidArgument when there is no such name to replace.
+        """
+        *path, replacement = named
+        if path:
+            owner, name = target, path[0]
+        else:
+            owner_path, _, name = str(target).rpartition(".")
+            owner = _named(owner_path)
+        if not hasattr(owner, name):
+            shown = getattr(owner, "__name__", type(owner).__name__)
+            raise InvalidArgument(
+                f"{shown} has no {name} to replace", hint="name what the program itself looks up"
+            )
+        self._fakes.enter_context(mock.patch.object(owner, name, replacement))
+        return replacement
 
     # --- running ----------------------------------------------------------------------------
 
@@ -360,6 +395,16 @@ def _unfinished(engine: Engine, target: str | None) -> Iterator[JobRow]:
             if len(rows) < _PAGE:
                 break
             before = rows[-1].id
+
+
+def _named(path: str) -> object:
+    try:
+        return resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidArgument(
+            f"there is no {path or 'module'} to replace something in",
+            hint="write the whole path: shop.order.app.mail",
+        ) from error
 
 
 def _payload(jobs: dict[str, Job[Any]], row: JobRow) -> Any:

@@ -6,8 +6,10 @@ import asyncio
 import contextvars
 import socket
 import sqlite3
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -245,6 +247,93 @@ async def test_with_pytest_asyncio(dever: Kit) -> None:
     (ran,) = await dever.adrain()
     assert ran.state == "succeeded"
     assert seen == [(1, "none")]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_with_anyio(dever: Kit) -> None:
+    await ship.aenqueue(Parcel(1), key="a")
+    (ran,) = await dever.adrain()
+    assert ran.state == "succeeded"
+    assert seen == [(1, "none")]
+
+
+class Mail:
+    """A Port, as a domain declares it."""
+
+    def send(self, text: str) -> None:
+        raise AssertionError("a test reached the real Port")
+
+
+class Post(Mail): ...
+
+
+mail = Mail()
+
+
+@jobs.job(retry=1, timeout=10_000)
+def notify(parcel: Parcel) -> None:
+    mail.send(f"parcel {parcel.number}")
+
+
+class FakeMail(Mail):
+    def send(self, text: str) -> None:
+        seen.append(text)
+
+
+@pytest.mark.parametrize("where", ["module", "object", "class", "path"])
+def test_a_port_has_a_fake_until_the_test_ends(where: str) -> None:
+    here = sys.modules[__name__]
+    with kit(lambda: [notify]) as dever:
+        if where == "module":
+            fake: object = dever.fake(here, "mail", FakeMail())
+            assert mail is fake
+        elif where == "object":
+            dever.fake(mail, "send", seen.append)
+        elif where == "class":
+            dever.fake(Mail, "send", lambda self, text: seen.append(text))
+        else:
+            dever.fake(f"{__name__}.mail.send", seen.append)
+        notify.enqueue(Parcel(1), key="a")
+        dever.drain()
+    assert seen == ["parcel 1"]
+    with pytest.raises(AssertionError, match="real Port"):
+        mail.send("text")
+    assert vars(mail) == {}
+
+
+def test_fakes_are_undone_in_turn_and_after_a_failure() -> None:
+    here = sys.modules[__name__]
+    real = mail
+
+    def fail(dever: Kit) -> None:
+        dever.fake(here, "mail", FakeMail())
+        dever.fake(here, "mail", FakeMail())
+        dever.fake(Post, "send", seen.append)  # inherited
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), kit(list) as dever:
+        fail(dever)
+    assert mail is real
+    assert "send" not in vars(Post)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        (mail, "sent"),
+        (Mail, "sent"),
+        (f"{__name__}.nobody",),
+        (f"{__name__}.mail.sent",),
+        (f"{__name__}.nobody.send",),
+        ("nowhere.mail",),
+        ("mail",),
+        ("",),
+    ],
+)
+def test_what_is_not_there_has_no_fake(dever: Kit, target: tuple[Any, ...]) -> None:
+    with pytest.raises(InvalidArgument, match="to replace"):
+        dever.fake(*target, FakeMail())
 
 
 @pytest.mark.parametrize("number", range(40))
