@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast,
 from . import enqueue
 from .engine import Enqueued, Missed
 from .enqueue import ABSENT, Entry
-from .errors import DeclarationError, DeverError, InvalidName, ReservedName
+from .errors import DeclarationError, DeverError, InvalidName, InvalidSpec, ReservedName
 from .record import module_name
 from .signature import check_handler, payload_type, takes_input
 from .wire import Codec, codec_for
@@ -483,7 +483,11 @@ def _checked_schedule(spec: object, missed: object) -> CronSchedule:
         raise DeclarationError(
             f"a cron spec must be text, got {type(spec).__name__}", code="DEV307"
         )
-    parse(spec)
+    try:
+        parse(spec)
+    except InvalidSpec as error:
+        error.code = "DEV307"
+        raise
     if missed not in MISSED:
         raise DeclarationError(
             "missed of a cron job is none of its policies",

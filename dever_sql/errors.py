@@ -36,6 +36,32 @@ class DeverError(Exception):
         return type(self), (self.message,), {"detail": self.detail, "hint": self.hint}
 
 
+class RuledError(DeverError):
+    """An error about code, which `dever check` may tell of beforehand.
+
+    `code` is the rule of `dever check` that says the same, such as `DEV301`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.code = code
+
+    def __str__(self) -> str:
+        message, separator, hint = super().__str__().partition("\n")
+        return message + (f" ({self.code})" if self.code else "") + separator + hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {"detail": self.detail, "hint": self.hint, "code": self.code}
+        return type(self), (self.message,), state
+
+
 class InvalidName(DeverError):
     """A name that is empty, blank, too long (over 255 bytes) or holds U+0000 (R7.1)."""
 
@@ -48,7 +74,7 @@ class ReservedName(DeverError):
     sqlstate = "DV002"
 
 
-class InvalidSpec(DeverError):
+class InvalidSpec(RuledError):
     """A schedule that is neither five-field UTC cron nor `@every` where that is allowed (R6.1)."""
 
     sqlstate = "DV003"
@@ -88,30 +114,8 @@ class LeadershipLost(DeverError):
     """Another runner holds the scheduler's lock; nothing was fired after it was lost (R7.5)."""
 
 
-class DeclarationError(DeverError):
-    """A job or record declared wrongly, or a declared job used wrongly (R1, R2.1).
-
-    `code` is the rule of `dever check` that says the same, such as `DEV301`.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        detail: str | None = None,
-        hint: str | None = None,
-        code: str | None = None,
-    ) -> None:
-        super().__init__(message, detail=detail, hint=hint)
-        self.code = code
-
-    def __str__(self) -> str:
-        message, separator, hint = super().__str__().partition("\n")
-        return message + (f" ({self.code})" if self.code else "") + separator + hint
-
-    def __reduce__(self) -> tuple[object, ...]:
-        state = {"detail": self.detail, "hint": self.hint, "code": self.code}
-        return type(self), (self.message,), state
+class DeclarationError(RuledError):
+    """A job or record declared wrongly, or a declared job used wrongly (R1, R2.1)."""
 
 
 class SettingsError(DeverError):
@@ -135,7 +139,9 @@ class DatabaseUnavailable(DeverError):
 
 
 _BY_SQLSTATE: Final[dict[str, type[DeverError]]] = {
-    error.sqlstate: error for error in DeverError.__subclasses__() if error.sqlstate is not None
+    error.sqlstate: error
+    for error in (*DeverError.__subclasses__(), *RuledError.__subclasses__())
+    if error.sqlstate is not None
 }
 
 _SQLITE_MESSAGE: Final = re.compile(r"(DV\d{3}) \w+: (.*)", re.DOTALL)

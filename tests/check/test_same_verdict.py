@@ -11,7 +11,7 @@ import pytest
 
 from dever_sql import declare
 from dever_sql.check import check
-from dever_sql.errors import DeclarationError
+from dever_sql.errors import DeclarationError, InvalidSpec
 
 pytestmark = pytest.mark.req("R1.3", "R1.4", "R1.5", "R2.1")
 
@@ -52,6 +52,14 @@ BROKEN = {
     "scalar": (f"{JOB}(a: int) -> None: ...", "DEV305"),
     "field": (f"{JOB}(a: Bad) -> None: ...", "DEV306"),
     "spec": ("@jobs.cron(3, retry=1, timeout=1)\ndef work() -> None: ...", "DEV307"),
+    "cron text": (
+        "@jobs.cron('@daily', retry=1, timeout=1)\ndef work() -> None: ...",
+        "DEV307",
+    ),
+    "cron never": (
+        "@jobs.cron('0 0 30 2 *', retry=1, timeout=1)\ndef work() -> None: ...",
+        "DEV307",
+    ),
     "cron input": (
         "@jobs.cron('0 3 * * *', retry=1, timeout=1)\ndef work(a: Receipt) -> None: ...",
         "DEV308",
@@ -90,7 +98,7 @@ def test_one_verdict(tmp_path: Path, case: str) -> None:
     name = f"broken_{case.replace(' ', '_')}"
     (tmp_path / f"{name}.py").write_text(f"{HEAD}{text}\n")
 
-    with pytest.raises(DeclarationError) as caught:
+    with pytest.raises((DeclarationError, InvalidSpec)) as caught:
         load_and_use(name)
     assert caught.value.code == code
     assert f"({code})" in str(caught.value)
