@@ -13,6 +13,7 @@ from dever_sql.fmt import format_source
 
 pytestmark = pytest.mark.req("R1.9")
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HEAD = "from __future__ import annotations\n\nfrom dever_sql import Jobs\n\njobs = Jobs()\n\n\n"
 
 
@@ -148,24 +149,34 @@ def test_aliases_are_declarations_too(tmp_path: Path) -> None:
     assert form(text, tmp_path) == text
 
 
+def formatted_by(tool: str, source: str) -> str:
+    """The source as ruff format or black leaves it."""
+    pytest.importorskip(tool, reason=f"{tool} is not installed")
+    command = [sys.executable, "-m", tool, *(["format"] if tool == "ruff" else []), "-q", "-"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
 @pytest.mark.parametrize("tool", ["ruff", "black"])
 def test_no_quarrel_with_other_formatters(tmp_path: Path, tool: str) -> None:
     text = HEAD + (
         f"{ONE}\n{HELPER}\n{TWO}\nX = 1\n"
         "@jobs.cron(timeout=3_600_000, retry=100, missed='catch_up', name='shop.order.nightly_cleaning', spec='0  3 * * *')\n"  # noqa: E501
         "def nightly() -> None: ...\n"
+        "@jobs.job(\n    timeout=1,  # short\n    # few\n    retry=2  # starts\n)\n"
+        "async def last() -> None: ...\n"
     )
-    command = [sys.executable, "-m", tool, *(["format"] if tool == "ruff" else []), "-q", "-"]
-    if subprocess.run([*command[:3], "--version"], capture_output=True).returncode:
-        pytest.skip(f"{tool} is not installed")
-
-    def other(source: str) -> str:
-        done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
-        return done.stdout
-
-    both = other(format_source(text, tmp_path / "job.py"))
+    both = formatted_by(tool, format_source(text, tmp_path / "job.py"))
     assert format_source(both, tmp_path / "job.py") == both
-    assert other(both) == both
+    assert formatted_by(tool, both) == both
+
+
+@pytest.mark.parametrize("tool", ["ruff", "black"])
+def test_what_another_formatter_left_stays_as_it_left_it(tmp_path: Path, tool: str) -> None:
+    # Canonical and formatted once, a file is left alone by both, whoever comes first.
+    for source in sorted(EXAMPLES.rglob("job.py")):
+        left = formatted_by(tool, source.read_text(encoding="utf-8"))
+        assert format_source(left, source) == left
 
 
 def test_command(
@@ -189,4 +200,4 @@ def test_command(
 
 
 def test_the_examples_are_canonical() -> None:
-    assert cli.main(["fmt", "--check", str(Path(__file__).parents[2] / "examples")]) == 0
+    assert cli.main(["fmt", "--check", str(EXAMPLES)]) == 0

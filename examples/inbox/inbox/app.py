@@ -96,7 +96,8 @@ def summarise() -> None:
 def report() -> list[tuple[str, int, int, int]]:
     """Repository, deliveries, kinds of event, most of one kind; the busiest first."""
     with transaction() as tx:
-        return tx.execute(
+        rows: list[tuple[str, int, int, int]] = tx.execute(
             "select repository, deliveries, kinds_of_event, most_of_one_kind from inbox_report"
             " order by deliveries desc, repository"
         ).fetchall()
+    return rows
