@@ -7,6 +7,8 @@ stable
 parallel safe
 security invoker
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
 as $$
     -- Invoker, so that the view decides by the caller's role whether the payload is shown.
     select j.* from dever.jobs as j where j.id = get_job.id
