@@ -282,11 +282,10 @@ class _Checker:
             self._add(node, "DEV305", f"{where} is not a record.", _ONE_RECORD)
             return
         scope = self._module.scope_at[job.function]
-        bindings = scope.find(chain[0])
-        if bindings is None and not self._project.is_bound(self._module, scope, chain[0]):
+        if not self._project.is_bound(self._module, scope, chain[0]):
             hint = "Import the module that declares it."
             self._add(node, "DEV313", f"{where} has a type that is not defined.", hint)
-        elif bindings and all(binding.type_checking for binding in bindings):
+        elif self._project.is_checker_only(self._module, scope, chain[0]):
             self._checker_only(node, where)
         for thing in self._project.of_chain(self._module, scope, chain):
             self._record(job, node, thing, where)

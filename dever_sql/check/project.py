@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import datetime
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -289,6 +290,20 @@ class Project:
             or any(not isinstance(self._star(module, star), Symbol) for star in module.stars)
         )
 
+    def is_checker_only(self, module: Module, scope: Scope, name: str) -> bool:
+        """Whether only imports under `if TYPE_CHECKING:` bring a name."""
+        bindings = scope.find(name)
+        if bindings is not None:
+            return all(binding.type_checking for binding in bindings)
+        if hasattr(builtins, name) or not self._from_stars(module, name, 0):
+            return False
+        return all(
+            star.type_checking
+            for star in module.stars
+            if not isinstance(self._star(module, star), Symbol)  # it may bring anything
+            or self._from_star(module, star, name, 0)
+        )
+
     def _of_bindings(
         self, module: Module, name: str, bindings: Sequence[Binding], depth: int
     ) -> list[Thing]:
@@ -324,12 +339,16 @@ class Project:
         if depth > _MAX_DEPTH:
             return things
         for star in module.stars:
-            source = self._star(module, star)
-            if isinstance(source, Symbol) and _is_exported(source.module, name):
-                things += self.attribute(source.module, name, depth + 1)
-            elif source == Outside(PRODUCT) and name in PUBLIC_NAMES:
-                things.append(Outside(f"{PRODUCT}.{name}"))
+            things += self._from_star(module, star, name, depth)
         return list(dict.fromkeys(things))
+
+    def _from_star(self, module: Module, star: Binding, name: str, depth: int) -> list[Thing]:
+        source = self._star(module, star)
+        if isinstance(source, Symbol) and _is_exported(source.module, name):
+            return self.attribute(source.module, name, depth + 1)
+        if isinstance(source, Outside) and name in _STARRED.get(source.name, ()):
+            return [Outside(f"{source.name}.{name}")]
+        return []
 
     def _star(self, module: Module, star: Binding) -> Thing | None:
         return None if star.origin is None else self.imported(module, star.origin)
@@ -402,6 +421,9 @@ PUBLIC_NAMES: Final = frozenset(
     }
 )
 """What a star import of the product brings along, as far as a rule asks for it."""
+
+_STARRED: Final = {PRODUCT: PUBLIC_NAMES, "datetime": frozenset(datetime.__all__)}
+"""What star imports bring along from outside the project, as far as a rule asks for it."""
 
 
 def is_product(things: Sequence[Thing], name: str) -> bool:

@@ -306,11 +306,9 @@ class _Walk:
     def _missing(self, node: ast.expr, chain: tuple[str, ...], path: str) -> Iterator[TypeFault]:
         """A type that is not there when the program runs."""
         scope: Scope = self._module.scope
-        bindings = scope.find(chain[0])
-        if bindings is not None:
-            if all(binding.type_checking for binding in bindings):
-                why = f"{chain[0]} is imported for the type checker only"
-                yield TypeFault(self._module, node, path, why, checker_only=True)
+        if self._project.is_checker_only(self._module, scope, chain[0]):
+            why = f"{chain[0]} is imported for the type checker only"
+            yield TypeFault(self._module, node, path, why, checker_only=True)
         elif not self._project.is_bound(self._module, scope, chain[0]):
             yield self._fault(node, path, f"its type {'.'.join(chain)} is not defined")
 
