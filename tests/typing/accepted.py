@@ -8,6 +8,7 @@ from typing import assert_type
 
 from dever_sql import Job, Jobs, Json, ModelId, job, record
 from dever_sql.engine import Enqueued
+from dever_sql.testing import Kit, Ran
 
 
 class Order:
@@ -73,3 +74,13 @@ async def main() -> None:
     await send.aenqueue_at(receipt, key="receipt:7", run_at=later)
     await tidy.aenqueue(key="tidy")
     await send.aenqueue_many([(receipt, "a")])
+
+
+class FakeMail:
+    sent: list[str]
+
+
+def test_with_the_kit(dever: Kit) -> None:
+    assert_type(dever.fake(job, "current", FakeMail()), FakeMail)
+    assert_type(dever.fake("shop.order.app.mail", FakeMail()), FakeMail)
+    assert_type(dever.drain(), list[Ran])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from dever_sql import Jobs, ModelId, record
+from dever_sql.testing import Kit
 
 
 class Order:
@@ -110,3 +111,11 @@ async def main() -> None:
     await send(receipt)  # refused
     await send.aenqueue(Other(email="a"), key="a")  # refused
     await tidy.aenqueue(receipt, key="a")  # refused
+
+
+# A fake is of something that is named.
+def test_with_the_kit(dever: Kit) -> None:
+    dever.fake(Order, Other(email="a"))  # refused
+    dever.fake("shop.order.app.mail")  # refused
+    dever.fake(Order, 7, Other(email="a"))  # refused
+    dever.drain("all")  # refused
