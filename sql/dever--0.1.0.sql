@@ -2477,6 +2477,7 @@ as $$
 declare
     v_count integer := pg_catalog.cardinality(insert_jobs.payloads);
     v_ids bigint[];
+    v_found bigint[];
     v_inserted integer;
     v_round integer := 0;
 begin
@@ -2522,14 +2523,22 @@ begin
         get diagnostics v_inserted = row_count;
 
         exit when v_inserted = v_count;
-        -- A new statement, so a new snapshot: it sees the row that made the insert do nothing, unless
-        -- that has finished meanwhile; then the key is free again and the next round inserts.
-        exit when not exists (
+        -- New statements, so new snapshots: they see the rows that made the insert do nothing, unless
+        -- one has finished meanwhile; then its key is free again and the next round inserts. Looked at
+        -- once, and what was seen is what is returned: a second look may find less.
+        v_found := array(
             select
-            from pg_catalog.unnest(insert_jobs.keys) as u (key)
-            where u.key is not null
-                and dever.unfinished_id(insert_jobs.target, insert_jobs.queue_id, u.key) is null
+                case
+                    when u.key is null then u.id
+                    else dever.unfinished_id(insert_jobs.target, insert_jobs.queue_id, u.key)
+                end
+            from rows from (
+                pg_catalog.unnest(v_ids),
+                pg_catalog.unnest(insert_jobs.keys)
+            ) with ordinality as u (id, key, ordinal)
+            order by u.ordinal
         );
+        exit when pg_catalog.array_position(v_found, null) is null;
         v_round := v_round + 1;
         if v_round > 1000 then
             raise exception using
@@ -2546,19 +2555,12 @@ begin
     else
         -- An id of ours under the key means that this call inserted it.
         return query
-        select f.ordinal::integer, coalesce(f.found_id, f.id), f.key is null or f.found_id = f.id
-        from (
-            select
-                u.ordinal,
-                u.id,
-                u.key,
-                dever.unfinished_id(insert_jobs.target, insert_jobs.queue_id, u.key) as found_id
-            from rows from (
-                pg_catalog.unnest(v_ids),
-                pg_catalog.unnest(insert_jobs.keys)
-            ) with ordinality as u (id, key, ordinal)
-        ) as f
-        order by f.ordinal;
+        select u.ordinal::integer, u.found_id, u.found_id = u.id
+        from rows from (
+            pg_catalog.unnest(v_ids),
+            pg_catalog.unnest(v_found)
+        ) with ordinality as u (id, found_id, ordinal)
+        order by u.ordinal;
     end if;
     if exists (
         select

@@ -238,7 +238,8 @@ def main() -> None:
             if ended:
                 children.discard(pid)
                 code = os.waitstatus_to_exitcode(status)
-                print(f"exit {pid} {code}", file=sys.stderr, flush=True)
+                # One write: the workers' lines go to the same file.
+                os.write(sys.stderr.fileno(), f"\nexit {pid} {code}\n".encode())
 
 
 if __name__ == "__main__":

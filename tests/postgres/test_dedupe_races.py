@@ -223,3 +223,34 @@ def test_refused_enqueue_in_a_savepoint_keeps_the_callers_rows(
     session.commit()
     assert observer.execute("select n from own").fetchall() == [(1,)]
     assert unfinished(observer) == 0
+
+
+@pytest.mark.req("R3.2", "R3.4")
+def test_a_job_that_finishes_as_it_is_found_is_still_the_id_that_is_returned(
+    connect: Connect, observer: Session
+) -> None:
+    """Every look finds the duplicate and lets it finish: a second look would find nothing, and an
+    id that was never inserted would be acknowledged."""
+    ids = [enqueue(observer, key)[0] for key in ("a", "b")]
+    session = connect("caller", autocommit=False)
+    session.execute(
+        """
+        create or replace function dever.unfinished_id(target text, queue_id bigint, key text)
+        returns bigint language plpgsql volatile as $$
+        #variable_conflict use_column
+        declare v_id bigint;
+        begin
+            delete from dever.job as j
+            where j.target = unfinished_id.target and j.key = unfinished_id.key
+            returning j.id into v_id;
+            return v_id;
+        end
+        $$
+        """
+    )
+    found = session.execute(
+        "select id, created from dever.enqueue_many(%s, array['a', 'b']) order by ordinal",
+        [TARGET],
+    ).fetchall()
+    session.rollback()
+    assert found == [(id, False) for id in ids]
