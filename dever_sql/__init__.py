@@ -43,8 +43,6 @@ from .record import Json, ModelId, record
 from .secret import Secret
 from .store import Store
 
-__version__ = "0.1.0"
-
 __all__ = [
     "AsyncStore",
     "CrossDatabaseError",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
 from .errors import InstallError, SchemaVersion
 from .postgres_pool import Session
-from .sql_files import sql_directory
+from .sql_files import schema_version, sql_directory
 
 INSTALL_LOCK: Final = 1_145_394_770
 """The advisory lock of everybody who installs; `deploy.sql` takes the same."""
@@ -28,7 +27,7 @@ def installed_version(session: Session) -> str | None:
 def install(session: Session) -> str:
     """Install, upgrade or do nothing, in one transaction under a lock; the version (R4.1)."""
     directory = sql_directory("postgresql")
-    brought = _version_brought(directory)
+    brought = schema_version()
     with session.transaction():
         session.execute("select pg_catalog.pg_advisory_xact_lock(%s::bigint)", [INSTALL_LOCK])
         installed = installed_version(session)
@@ -38,14 +37,6 @@ def install(session: Session) -> str:
             for path in _scripts(directory, installed, brought):
                 session.execute(path.read_bytes(), prepare=False)
     return brought
-
-
-def _version_brought(directory: Path) -> str:
-    control = (directory / "dever.control").read_text(encoding="utf-8")
-    found = re.search(r"^default_version\s*=\s*'([^']+)'", control, re.MULTILINE)
-    if found is None:
-        raise InstallError("dever.control names no default_version; install dever-sql again")
-    return found[1]
 
 
 def _scripts(directory: Path, installed: str | None, brought: str) -> list[Path]:
