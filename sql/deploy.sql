@@ -32,20 +32,20 @@ select pg_catalog.to_regclass('dever.installation') is not null as dever_present
 
 select
     :'dever_version' = 'nothing' as dever_install,
-    :'dever_version' = '0.1.0' as dever_current \gset
+    :'dever_version' = '0.2.0' as dever_current \gset
 
 \if :dever_install
-    \ir dever--0.1.0.sql
-    \echo Dever SQL 0.1.0 installed
+    \ir dever--0.2.0.sql
+    \echo Dever SQL 0.2.0 installed
 \elif :dever_current
-    \echo Dever SQL 0.1.0 is already installed, nothing to do
+    \echo Dever SQL 0.2.0 is already installed, nothing to do
 \else
     do $$
     begin
         raise exception using
             errcode = 'DV009',
             message = pg_catalog.format(
-                'this database has Dever SQL %s, this file installs 0.1.0',
+                'this database has Dever SQL %s, this file installs 0.2.0',
                 (select i.version from dever.installation as i)
             ),
             hint = 'deploy with the files of the newer release; going back is not supported';
