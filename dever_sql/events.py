@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 logger: Final = logging.getLogger("dever")
@@ -16,6 +18,25 @@ _LEVELS: Final = {
 }
 
 
+_PLAIN: Final = re.compile(r"[!#-<>-~]+")
+"""Text that needs no quotes: visible ASCII but `"` and `=`."""
+
+
+class _Line:
+    """The text of an event, written out only where somebody reads it: JSON takes the fields."""
+
+    __slots__ = ("_event", "_fields")
+
+    def __init__(self, event: str, fields: Mapping[str, Any]) -> None:
+        self._event = event
+        self._fields = fields
+
+    def __str__(self) -> str:
+        return self._event + "".join(
+            f" {name}={_shown(value)}" for name, value in self._fields.items() if value is not None
+        )
+
+
 def log_event(
     level: Literal["debug", "info", "warning", "error"], event: str, **fields: Any
 ) -> None:
@@ -23,14 +44,13 @@ def log_event(
     number = _LEVELS[level]
     if not logger.isEnabledFor(number):
         return
-    shown = "".join(
-        f" {name}={_shown(value)}" for name, value in fields.items() if value is not None
-    )
-    logger.log(number, "%s%s", event, shown, extra={"dever": {"event": event, **fields}})
+    logger.log(number, _Line(event, fields), extra={"dever": {"event": event, **fields}})
 
 
 def _shown(value: Any) -> str:
     text = str(value)
+    if _PLAIN.fullmatch(text):
+        return text
     if text and all(character.isprintable() and character not in ' "=' for character in text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())

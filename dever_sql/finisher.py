@@ -226,28 +226,36 @@ class Finisher:
             self._changed.notify_all()
 
     def _tell(self, kind: Kind, outcome: Outcome, verdict: Any) -> None:
-        if kind == "complete" and verdict is True and not logger.isEnabledFor(logging.DEBUG):
+        if kind == "complete" and verdict is True and not logger.isEnabledFor(logging.INFO):
             return  # the hot path
         fields = self._fields(outcome)
         if verdict is False or (verdict == "lost" and kind != "settle"):
             if outcome.repeated:
                 log_event("info", "outcome was written before, or the lease lost", **fields)
             else:
+                fields["outcome"] = "lost"
                 log_event("warning", "lease lost, result not written", **fields)
         elif kind == "complete":
-            log_event("debug", "job succeeded", **fields)
+            fields["outcome"] = "succeeded"
+            log_event("info", "job succeeded", **fields)
         elif kind == "settle" and verdict == "lost":
-            log_event("debug", "job completed in its own transaction", **fields)
+            fields["outcome"] = "succeeded"
+            log_event("info", "job completed in its own transaction", **fields)
         elif kind == "release" and outcome.run.claimed.attempt < outcome.run.claimed.max_attempts:
+            fields["outcome"] = "released"
             log_event("info", "job released", **fields)
         elif kind == "block":
+            fields["outcome"] = "blocked"
             log_event("warning", "job blocked", **fields)
         elif kind in ("bury", "release") or verdict == "dead":
+            fields["outcome"] = "dead"
             log_event("error", "job dead", **fields)
-        elif outcome.delay is not None:
-            log_event("info", "job asked for a retry", **fields)
         else:
-            log_event("warning", "job failed, will be retried", **fields)
+            fields["outcome"] = "retried"
+            if outcome.delay is not None:
+                log_event("info", "job asked for a retry", **fields)
+            else:
+                log_event("warning", "job failed, will be retried", **fields)
 
     def _fields(self, outcome: Outcome) -> dict[str, Any]:
         claimed = outcome.run.claimed
@@ -257,6 +265,7 @@ class Finisher:
             "attempt": claimed.attempt,
             "max_attempts": claimed.max_attempts,
             "worker": self._worker,
+            "duration": outcome.run.duration,
             "reason": outcome.reason,
             "error": outcome.error,
         }

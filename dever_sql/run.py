@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,12 +36,14 @@ class Run:
 
     __slots__ = (
         "arguments",
+        "began_at",
         "begun",
         "claimed",
         "context",
         "cut_off",
         "deadline",
         "ended",
+        "ended_at",
         "future",
         "lease_end",
         "lost",
@@ -68,6 +71,8 @@ class Run:
         """Before this the lease cannot have run out, by the monotonic clock."""
         self.future: asyncio.Task[None] | None = None
         self.begun = False
+        self.began_at = 0.0
+        self.ended_at: float | None = None
         self.ended = False
         """The handler is over and its slot free."""
         self.recorded = False
@@ -76,12 +81,20 @@ class Run:
         self.lost = False
         self.cut_off = False
 
+    @property
+    def duration(self) -> float | None:
+        """Seconds that the handler has run so far, or did; None when it did not begin."""
+        if not self.begun:
+            return None
+        return round((self.ended_at or time.monotonic()) - self.began_at, 6)
+
 
 Ended = Callable[[Run, BaseException | None], None]
 
 
 async def call_async(run: Run, ended: Ended) -> None:
     """Run an async handler to its end, whatever it raises."""
+    run.began_at = time.monotonic()
     run.begun = True
     running.set(run.context)
     error: BaseException | None = None
@@ -91,11 +104,13 @@ async def call_async(run: Run, ended: Ended) -> None:
     # would otherwise end the loop.
     except BaseException as caught:
         error = caught
+    run.ended_at = time.monotonic()
     ended(run, error)
 
 
 def call_sync(run: Run, ended: Ended) -> None:
     """Run a `def` handler to its end, whatever it raises."""
+    run.began_at = time.monotonic()
     run.begun = True
     token = running.set(run.context)
     error: BaseException | None = None
@@ -105,6 +120,7 @@ def call_sync(run: Run, ended: Ended) -> None:
         error = caught
     finally:
         running.reset(token)
+    run.ended_at = time.monotonic()
     ended(run, error)
 
 

@@ -277,6 +277,8 @@ class Runner:
             target=run.claimed.target,
             attempt=run.claimed.attempt,
             worker=self._worker,
+            duration=run.duration,
+            outcome="lost",
         )
         self._cancel(run)
 

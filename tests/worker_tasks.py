@@ -50,14 +50,16 @@ def task(
     )
 
 
-def enqueue(engine: Engine, *tasks: Task, keys: Sequence[str] = ("k",)) -> list[int]:
+def enqueue(
+    engine: Engine, *tasks: Task, keys: Sequence[str] = ("k",), payload: str = "null"
+) -> list[int]:
     """Enqueue one job of each task for each key; their ids."""
     engine.register(None, [each.contract for each in tasks], timedelta(minutes=1))
     return [
         row.id
         for each in tasks
         for row in engine.enqueue_as(
-            each.target, each.fingerprint, list(keys), ["null"] * len(keys)
+            each.target, each.fingerprint, list(keys), [payload] * len(keys)
         )
     ]
 

@@ -6,9 +6,11 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from dever_sql import events
+
+_ENCODE: Final = json.JSONEncoder(default=str).encode
 
 
 def log_to_standard_error(level: int) -> None:
@@ -38,7 +40,7 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": fields.get("event", record.getMessage()),
+            "event": fields["event"] if "event" in fields else record.getMessage(),
         }
         line.update(
             (name, value)
@@ -47,4 +49,4 @@ class JsonLines(logging.Formatter):
         )
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return _ENCODE(line)

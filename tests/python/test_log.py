@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from worker_tasks import enqueue, task, work
 
 from dever_sql.cli.log import JsonLines, log_to_standard_error
+from dever_sql.engine import Engine
+from dever_sql.errors import InvalidPayload
 from dever_sql.events import log_event, logger
+from dever_sql.finisher import Finisher
+from dever_sql.job import Dead, Retry
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +54,105 @@ def test_an_event_is_a_json_object_on_a_line(
         "target": "shop.job",
     }
     assert (second["logger"], second["event"]) == ("uvicorn.error", "a\nb")
+
+
+@pytest.fixture
+def ended(live: Engine, caplog: pytest.LogCaptureFixture) -> Callable[..., dict[str, Any]]:
+    """Runs a job with this handler once; the fields of the event that says what it came to."""
+
+    def ended(handler: Callable[[str], Any], level: int = logging.INFO, **options: Any) -> Any:
+        job = task(handler, decode=lambda payload: [payload], **options)
+        enqueue(live, job, keys=["k"], payload='"secret-payload"')
+        with caplog.at_level(level, "dever"):
+            work(live, job, name="w1")
+        assert "secret-payload" not in caplog.text
+        events = [record.dever for record in caplog.records if "outcome" in record.dever]  # type: ignore[attr-defined]
+        assert len(events) <= 1
+        return events[0] if events else None
+
+    return ended
+
+
+async def fine(_: str) -> None:
+    await asyncio.sleep(0.03)
+
+
+def fine_in_a_thread(_: str) -> None:
+    time.sleep(0.03)
+
+
+async def fails(payload: str) -> None:
+    raise ValueError(payload)
+
+
+async def gives_up(_: str) -> None:
+    raise Dead("gave up")
+
+
+async def asks(_: str) -> None:
+    raise Retry(delay=timedelta(minutes=5))
+
+
+def refuse(_: str) -> list[Any]:
+    raise InvalidPayload("it does not fit")
+
+
+@pytest.mark.req("R8.4")
+@pytest.mark.parametrize("handler", [fine, fine_in_a_thread])
+def test_a_success_says_which_job_where_and_how_long(
+    ended: Callable[..., Any], live: Engine, handler: Callable[[str], Any]
+) -> None:
+    event = ended(handler)
+    [row] = live.jobs()
+    assert 0.03 <= event.pop("duration") < 20
+    assert {name: value for name, value in event.items() if value is not None} == {
+        "event": "job succeeded",
+        "id": row.id,
+        "target": f"app.job.{handler.__name__}",
+        "attempt": 1,
+        "max_attempts": 3,
+        "worker": "w1",
+        "outcome": "succeeded",
+    }
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "outcome"),
+    [
+        (fails, {}, "retried"),
+        (asks, {}, "retried"),
+        (fails, {"retry": 1}, "dead"),
+        (gives_up, {}, "dead"),
+    ],
+)
+def test_each_outcome_is_one_event(
+    ended: Callable[..., Any], handler: Callable[[str], Any], options: Any, outcome: str
+) -> None:
+    event = ended(handler, **options)
+    assert event["outcome"] == outcome
+    assert event["duration"] >= 0
+    assert event["worker"] == "w1"
+
+
+def test_a_job_that_cannot_begin_has_no_duration(
+    live: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = task(fine, decode=refuse)
+    enqueue(live, job)
+    with caplog.at_level(logging.INFO, "dever"):
+        work(live, job)
+    [event] = [record.dever for record in caplog.records if "outcome" in record.dever]  # type: ignore[attr-defined]
+    assert (event["outcome"], event["duration"]) == ("blocked", None)
+
+
+def test_nothing_is_formatted_for_a_success_that_nobody_logs(
+    ended: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fields(*_: object) -> None:
+        raise AssertionError("the hot path")
+
+    monkeypatch.setattr(Finisher, "_fields", fields)
+    assert ended(fine, logging.WARNING) is None
 
 
 def test_an_exception_stays_on_its_line() -> None:
