@@ -57,7 +57,7 @@ def pytest_report_header() -> str:
 def install_script() -> str:
     """The newest built install script, else the sources it is built from."""
     directory = sql_directory("postgresql")
-    built = [path for path in directory.glob("dever--*.sql") if path.name.count("--") == 1]
+    built = [path for path in directory.glob("dever--[0-9]*.sql") if path.name.count("--") == 1]
     if built:
         version = max(
             built, key=lambda path: [int(part) for part in path.stem.split("--")[1].split(".")]
