@@ -22,7 +22,7 @@ from . import database
 from .errors import DeverError, InvalidArgument, SettingsError
 from .events import log_event
 from .failure import describe
-from .service import ApiService, CoroutineService, Service, WorkerService
+from .service import ApiService, CoroutineService, SchedulerService, Service, WorkerService
 from .signals import signals_stop
 
 GRACE_SECONDS: Final = 10.0
@@ -74,6 +74,14 @@ class Group:
 
         if self._serves("api"):
             self.add("worker", WorkerService(program_workers()))
+
+    def add_scheduler(self, name: str = "default") -> None:
+        """Add a scheduler of the logical database `name`, in every mode. For programs whose
+        schedules no worker fires: a worker does so by itself.
+
+        Raises SettingsError for a name that the settings do not have.
+        """
+        self.add(f"scheduler of {name}", SchedulerService(database.engine_for(name)))
 
     def add_api(self, app: Any) -> None:
         """Add an ASGI application, which listens where the settings say; in mode `worker` do

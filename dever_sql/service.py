@@ -1,4 +1,4 @@
-"""What a Group runs: the workers, an ASGI application, a plain coroutine."""
+"""What a Group runs: the workers, the scheduler, an ASGI application, a plain coroutine."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import asyncio
 import contextlib
 import importlib
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
-from .errors import DeverError
+from .engine import Engine
+from .errors import DatabaseUnavailable, DeverError, LeadershipLost
 from .events import log_event
+from .outage import Outage
+from .scheduler import run_schedules
 from .worker import Worker
 
 _POLL: Final = 0.05
 _JOIN_SECONDS: Final = 2.0
 """What a cancelled request has to clean up."""
+_TURN_SECONDS: Final = 1.0
+"""Between a scheduler's tries to take its turn, or to reach its database."""
 
 
 class Service(Protocol):
@@ -87,6 +93,62 @@ def _exit_code(worker: Worker) -> int | None:
         return worker.wait(0)
     except TimeoutError:
         return None
+
+
+class SchedulerService:
+    """Fires the schedules of a database for a program without a worker; a worker does so itself.
+
+    Of several such services, in one process or many, one fires and the others stand by (R7.5).
+    An outage ends nothing; what no later try can change does, such as a missing installation.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._outage = Outage("scheduler")
+        self._stop = threading.Event()
+        self._ended = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name="dever-scheduler", daemon=True)
+
+    async def start(self) -> None:
+        self._thread.start()
+
+    async def wait(self) -> None:
+        while not self._ended.is_set():
+            await asyncio.sleep(_POLL)
+        raise self._failure or DeverError("the scheduler ended by itself")
+
+    def stop_accepting(self) -> None:
+        self._stop.set()
+
+    async def drain(self, seconds: float) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not self._ended.is_set():
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(_POLL)
+        return True
+
+    def close(self) -> None:
+        """The scheduler ends with `drain`, and one that was not started holds nothing."""
+
+    def _serve(self) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._engine.clock()
+                    self._outage.over()
+                    run_schedules(self._engine, self._stop)
+                except LeadershipLost:
+                    self._stop.wait(_TURN_SECONDS)
+                except DatabaseUnavailable as error:
+                    self._outage.trouble(error, "fire schedules")
+                    self._stop.wait(_TURN_SECONDS)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._ended.set()
 
 
 class ApiService:

@@ -17,9 +17,9 @@ from worker_tasks import enqueue, task
 
 from dever_sql import database
 from dever_sql.engine import Engine
-from dever_sql.errors import DeverError, InvalidArgument, SettingsError
+from dever_sql.errors import DatabaseUnavailable, DeverError, InvalidArgument, SettingsError
 from dever_sql.group import Group
-from dever_sql.service import ApiService, WorkerService
+from dever_sql.service import ApiService, SchedulerService, WorkerService
 from dever_sql.settings import parse_settings
 from dever_sql.worker import Worker, WorkerOptions
 
@@ -246,6 +246,111 @@ def test_a_worker_that_cannot_start_fails_the_group(tmp_path: Path) -> None:
         engine.close()
     assert isinstance(group.failure, DeverError)
     assert other.calls[-1] == "close"
+
+
+@pytest.mark.req("R8.2", "R7.5")
+def test_of_two_schedulers_the_other_goes_on_when_one_ends(live: Engine) -> None:
+    live.schedule("beat", "@every 1s", "beats", "null")
+
+    async def fired(count: int) -> None:
+        while len(live.jobs(queue="beats")) < count:
+            await asyncio.sleep(0.02)
+
+    async def run() -> None:
+        first, second = SchedulerService(live), SchedulerService(live)
+        await first.start()
+        await second.start()
+        await fired(2)
+        assert len(live.locks()) == 1
+        first.stop_accepting()
+        assert await first.drain(10)
+        await fired(len(live.jobs(queue="beats")) + 2)
+        second.stop_accepting()
+        assert await second.drain(10)
+
+    asyncio.run(run())
+    (row,) = live.schedules()
+    assert (row.fired, row.skipped) == (len(live.jobs(queue="beats")), 0)
+    assert live.locks() == []
+
+
+@pytest.mark.req("R8.2", "R7.5")
+def test_a_scheduler_ends_clean_and_another_one_takes_over(live: Engine) -> None:
+    live.schedule("beat", "@every 1s", "beats", "null")
+
+    def run_until(count: int) -> int:
+        group = a_group(scheduler=SchedulerService(live))
+
+        async def watch() -> None:
+            while len(live.jobs(queue="beats")) < count:
+                await asyncio.sleep(0.02)
+            group.stop()
+
+        group.add("watch", watch)
+        return group.run()
+
+    assert run_until(1) == 0
+    assert live.locks() == []
+    assert run_until(2) == 0
+    (row,) = live.schedules()
+    assert row.fired == len(live.jobs(queue="beats"))
+
+
+@pytest.mark.req("R8.5", "R7.5")
+def test_a_scheduler_lives_through_an_outage(live: Engine, monkeypatch: Any) -> None:
+    live.schedule("beat", "@every 1s", "beats", "null")
+    group = a_group(scheduler=SchedulerService(live))
+    tick = live.tick
+    failures = [DatabaseUnavailable("gone"), DatabaseUnavailable("gone")]
+
+    def tick_or_fail(n: int = 100) -> Any:
+        if failures:
+            raise failures.pop()
+        return tick(n)
+
+    monkeypatch.setattr(live, "tick", tick_or_fail)
+
+    async def watch() -> None:
+        while not live.jobs(queue="beats"):
+            await asyncio.sleep(0.02)
+        group.stop()
+
+    group.add("watch", watch)
+    assert group.run() == 0
+    assert failures == []
+
+
+@pytest.mark.req("R8.2")
+def test_a_scheduler_without_an_installation_fails_the_group(tmp_path: Path) -> None:
+    from dever_sql.sqlite import SQLiteEngine
+
+    engine = SQLiteEngine(tmp_path / "empty.db")
+    group = a_group(scheduler=SchedulerService(engine))
+    try:
+        assert group.run() == 1
+    finally:
+        engine.close()
+    assert isinstance(group.failure, DeverError)
+
+
+@pytest.mark.req("R8.2")
+def test_a_group_has_the_scheduler_of_a_database_by_its_name(live: Engine) -> None:
+    database.close_all()
+    database.use_engine("other", live)
+    live.schedule("beat", "@every 1s", "beats", "null")
+    group = Group(shutdown_ms=5_000)
+    group.add_scheduler("other")
+
+    async def watch() -> None:
+        while not live.jobs(queue="beats"):
+            await asyncio.sleep(0.02)
+        group.stop()
+
+    group.add("watch", watch)
+    try:
+        assert group.run() == 0
+    finally:
+        database.close_all()
 
 
 @pytest.mark.req("R8.4")
