@@ -1,0 +1,1 @@
+"""The lint of the PostgreSQL source, see scripts/lint-sql."""
