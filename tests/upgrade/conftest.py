@@ -1,0 +1,50 @@
+"""A server that knows the extension, and databases on it whose owner is nobody special."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import psycopg
+import pytest
+from postgres_server import Cluster, find_binaries
+from psycopg import sql
+from upgrade.extension_server import extension_cluster
+
+OWNER = "dever_plain_owner"
+APPLICATION = "dever_plain_application"
+
+NewDatabase = Callable[[], str]
+
+
+@pytest.fixture(scope="session")
+def extension_server() -> Iterator[Cluster]:
+    bindir = find_binaries()
+    if bindir is None or not (bindir / "pg_config").exists() or shutil.which("make") is None:
+        pytest.skip("installing an extension needs make and the server's own pg_config")
+    with extension_cluster(bindir) as cluster:
+        with psycopg.connect(cluster.url("postgres"), autocommit=True) as session:
+            for role in (OWNER, APPLICATION):
+                session.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
+        yield cluster
+
+
+@pytest.fixture
+def new_database(extension_server: Cluster) -> Iterator[NewDatabase]:
+    """Makes empty databases of this test alone; gives the URL of each for its plain owner."""
+    with psycopg.connect(extension_server.url("postgres"), autocommit=True) as session:
+        names = (f"dever_route_{number}" for number in count(1))
+        made: list[sql.Identifier] = []
+
+        def new_database() -> str:
+            name = next(names)
+            made.append(sql.Identifier(name))
+            session.execute(
+                sql.SQL("create database {} owner {}").format(made[-1], sql.Identifier(OWNER))
+            )
+            return f"postgresql://{OWNER}@{extension_server.host}:{extension_server.port}/{name}"
+
+        yield new_database
+        for name in made:
+            session.execute(sql.SQL("drop database {} with (force)").format(name))
