@@ -1,16 +1,23 @@
-"""Installing and upgrading Dever SQL in a PostgreSQL database: which files, in which order."""
+"""Installing and upgrading Dever SQL in a PostgreSQL database."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import time
 from typing import Final
 
-from .errors import InstallError, SchemaVersion
-from .postgres_pool import Session
-from .sql_files import schema_version, sql_directory
+from psycopg import errors
 
-INSTALL_LOCK: Final = 1_145_394_770
-"""The advisory lock of everybody who installs; `deploy.sql` takes the same."""
+from .errors import InstallError
+from .events import log_event
+from .postgres_pool import Session
+from .sql_files import install_script, schema_version, sql_directory, upgrade_scripts
+
+PATIENCE: Final = 60.0
+"""Seconds for which an upgrade tries again when another session holds a lock that it needs."""
+
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 8.0
+"""Seconds between attempts: long, because each of them may hold up the workers for a second."""
 
 
 def installed_version(session: Session) -> str | None:
@@ -24,41 +31,57 @@ def installed_version(session: Session) -> str | None:
     return None if row is None else row[0]
 
 
+def install_lock() -> str:
+    """The statements that let one installer at a time pass; `deploy.sql` runs the same."""
+    return (sql_directory("postgresql") / "install_lock.sql").read_text(encoding="utf-8")
+
+
 def install(session: Session) -> str:
-    """Install, upgrade or do nothing, in one transaction under a lock; the version (R4.1)."""
-    directory = sql_directory("postgresql")
+    """Install, upgrade or do nothing, in one transaction under a lock; the version (R4.1).
+
+    An upgrade waits for a lock only for a moment, because workers wait behind it, and is tried
+    again for a minute. Raises InstallError after that, SchemaVersion for an unknown version.
+    """
+    deadline = time.monotonic() + PATIENCE
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return _attempt(session)
+        except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
+            reason = error.diag.message_primary or "a lock is held"
+            left = deadline - time.monotonic()
+            if left < pause:
+                raise InstallError(
+                    f"gave up after {PATIENCE:.0f} s: {reason}",
+                    hint="nothing was changed; try again later, or end that transaction",
+                ) from None
+        log_event(
+            "warning",
+            "the schema cannot be upgraded yet, trying again",
+            because=reason,
+            pause_s=pause,
+            left_s=round(left),
+        )
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_PAUSE)
+
+
+def _attempt(session: Session) -> str:
     brought = schema_version()
     with session.transaction():
-        session.execute("select pg_catalog.pg_advisory_xact_lock(%s::bigint)", [INSTALL_LOCK])
+        # A stricter isolation would not see what the installer before this one did.
+        session.execute("set transaction isolation level read committed, read write")
+        session.execute(install_lock().encode(), prepare=False)
         installed = installed_version(session)
-        if installed != brought:
-            if installed is not None:
-                _refuse_extension(session)
-            for path in _scripts(directory, installed, brought):
-                session.execute(path.read_bytes(), prepare=False)
+        if installed is None:
+            scripts = [install_script("postgresql")]
+        else:
+            scripts = upgrade_scripts("postgresql", installed)
+        if installed is not None and scripts:
+            _refuse_extension(session)
+        for script in scripts:
+            session.execute(script.encode(), prepare=False)
     return brought
-
-
-def _scripts(directory: Path, installed: str | None, brought: str) -> list[Path]:
-    """The files that lead from the installed version to the one this package brings."""
-    if installed is None:
-        return [directory / f"dever--{brought}.sql"]
-    steps: dict[str, tuple[str, Path]] = {}
-    for path in directory.glob("dever--*--*.sql"):
-        _, before, after = path.stem.split("--")
-        steps[before] = (after, path)
-    found: list[Path] = []
-    version = installed
-    while version != brought:
-        if version not in steps or len(found) > len(steps):
-            raise SchemaVersion(
-                f"version {installed} of Dever SQL is installed, and this package, which brings"
-                f" {brought}, does not know it",
-                hint="update dever-sql to at least the installed version",
-            )
-        version, path = steps[version]
-        found.append(path)
-    return found
 
 
 def _refuse_extension(session: Session) -> None:

@@ -12,8 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from .errors import SchemaVersion
+
 _DIRECTORY_NAMES = {"postgresql": "sql", "sqlite": "sqlite_port"}
 _NAME_MARK = "-- name:"
+_UPGRADE_NAME = re.compile(r"dever--(\d+\.\d+\.\d+)--(\d+\.\d+\.\d+)\.sql")
 
 
 @cache
@@ -40,9 +43,37 @@ def schema_version() -> str:
     return found[1]
 
 
-def install_script(engine: Literal["postgresql", "sqlite"]) -> str:
-    """The built script that installs this package's version into an empty database."""
-    return (sql_directory(engine) / f"dever--{schema_version()}.sql").read_text(encoding="utf-8")
+def install_script(engine: Literal["postgresql", "sqlite"], version: str | None = None) -> str:
+    """The built script that installs a version, this package's by default, where there is none."""
+    name = f"dever--{version or schema_version()}.sql"
+    return (sql_directory(engine) / name).read_text(encoding="utf-8")
+
+
+def upgrade_scripts(
+    engine: Literal["postgresql", "sqlite"], before: str, after: str | None = None
+) -> list[str]:
+    """The scripts that lead from one version to a newer one, this package's by default, in order.
+
+    Raises SchemaVersion, which names both versions, when there is no way.
+    """
+    wanted = after or schema_version()
+    steps = {
+        found[1]: (found[2], path)
+        for path in sql_directory(engine).glob("dever--*--*.sql")
+        if (found := _UPGRADE_NAME.fullmatch(path.name))
+    }
+    scripts: list[str] = []
+    version = before
+    while version != wanted:
+        if version not in steps:
+            raise SchemaVersion(
+                f"the database has Dever SQL {before}, this package brings {wanted} and knows no"
+                " way from there",
+                hint="use a newer dever-sql for a newer database; nothing was changed",
+            )
+        version, path = steps[version]
+        scripts.append(path.read_text(encoding="utf-8"))
+    return scripts
 
 
 def split_statements(text: str) -> list[str]:

@@ -6,11 +6,9 @@ Nothing is decided here; which statements a verb consists of is said in `sqlite_
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from . import connection as caller
@@ -37,7 +35,7 @@ from .engine import (
     WorkerRow,
 )
 from .errors import InstallError, SchemaVersion
-from .sql_files import split_statements, sql_directory
+from .sql_files import install_script, schema_version, split_statements, upgrade_scripts
 from .sqlite_errors import caller_error
 from .sqlite_file import MEMORY, SqliteFile, Synchronous, Transaction
 from .sqlite_sleeper import SqliteSleeper
@@ -97,15 +95,14 @@ class SQLiteEngine:
 
     def install(self) -> str:
         """Install, upgrade or do nothing, in one transaction; the version (R4.1)."""
-        directory = sql_directory("sqlite")
-        brought = _version_of(directory)
+        brought = schema_version()
         with self._file.write(create=True) as run:
-            installed: str | None = None
             if run("installation_table", {})[0][0]:
-                installed = run("installation", {})[0][1]
-            if installed != brought:
-                path = _script(directory, installed, brought)
-                for statement in split_statements(path.read_text(encoding="utf-8")):
+                scripts = upgrade_scripts("sqlite", run("installation", {})[0][1])
+            else:
+                scripts = [install_script("sqlite")]
+            for script in scripts:
+                for statement in split_statements(script):
                     run.define(statement)
         return brought
 
@@ -521,33 +518,3 @@ class SQLiteEngine:
             LockRow(name, owner, token, verbs.instant(expires_at))
             for name, owner, token, expires_at in self._read("locks", {})
         ]
-
-
-def _version_of(directory: Path) -> str:
-    """The newest version whose install script the package brings."""
-    found = [
-        name[1]
-        for path in directory.glob("dever--*.sql")
-        if (name := re.fullmatch(r"dever--(\d+\.\d+\.\d+)\.sql", path.name))
-    ]
-    if not found:
-        raise InstallError(f"{directory} holds no install script; install dever-sql again")
-    return max(found, key=_parts)
-
-
-def _script(directory: Path, installed: str | None, brought: str) -> Path:
-    """The file that leads from the installed version to the one this package brings."""
-    if installed is None:
-        return directory / f"dever--{brought}.sql"
-    path = directory / f"dever--{installed}--{brought}.sql"
-    if _parts(installed) > _parts(brought) or not path.exists():
-        raise SchemaVersion(
-            f"the database has Dever SQL {installed}, this package brings {brought} and knows"
-            " no way from there",
-            hint="use a newer dever-sql for a newer database; nothing was changed",
-        )
-    return path
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))

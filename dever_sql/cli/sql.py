@@ -10,14 +10,15 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dever_sql import database
 from dever_sql.credentials import hide_credentials
 from dever_sql.declare import all_jobs
-from dever_sql.errors import InvalidArgument
+from dever_sql.errors import InvalidArgument, SchemaVersion
+from dever_sql.postgres_install import install_lock
 from dever_sql.settings import find_settings
-from dever_sql.sql_files import install_script, schema_version
+from dever_sql.sql_files import install_script, schema_version, upgrade_scripts
 
 from .output import Column, json_option, print_json, print_table, wants_json
 from .parser import Commands
@@ -35,6 +36,7 @@ def add_command(commands: Commands) -> None:
         help="print, install and check the database schema; register a program's jobs",
         examples=(
             "  dever sql print > dever.sql                      for a pipeline, needs no server\n"
+            "  dever sql print --from 0.1.0 > upgrade.sql\n"
             "  dever sql install postgresql://app@localhost/app\n"
             "  dever sql check sqlite:///app.db\n"
             "  dever sql contracts shop postgresql://app@localhost/app"
@@ -44,10 +46,15 @@ def add_command(commands: Commands) -> None:
     actions = Commands(sql, title="actions")
     show = actions.add(
         "print",
-        help="write the install script to standard output; needs no server",
+        help="write the install or upgrade script to standard output; needs no server",
+        description=(
+            "Write the script that installs Dever SQL, or with --from the one that upgrades it:"
+            " that is one transaction, and refuses a database that has another version."
+        ),
         examples=(
             "  dever sql print | psql --single-transaction -v ON_ERROR_STOP=1 -d app\n"
-            "  dever sql print --engine sqlite"
+            "  dever sql print --from 0.1.0 | psql -v ON_ERROR_STOP=1 -d app\n"
+            "  dever sql print --engine sqlite | sqlite3 -bail app.db"
         ),
         run=_print,
     )
@@ -57,8 +64,17 @@ def add_command(commands: Commands) -> None:
         default="postgresql",
         help="which database (default: postgresql)",
     )
+    show.add_argument(
+        "--from",
+        metavar="VERSION",
+        dest="before",
+        help="upgrade from this version (default: install)",
+    )
+    show.add_argument(
+        "--to", metavar="VERSION", dest="after", help="to this version (default: this program's)"
+    )
     for name, help in (
-        ("install", "install Dever SQL, or do nothing where it is installed already"),
+        ("install", "install Dever SQL, upgrade an older one, or do nothing where it is there"),
         ("upgrade", "bring an installed Dever SQL to this program's version"),
     ):
         action = actions.add(
@@ -66,12 +82,16 @@ def add_command(commands: Commands) -> None:
             help=help,
             examples=(
                 f"  dever sql {name} sqlite:///app.db\n"
-                f"  dever sql {name} postgresql://app@localhost/app"
+                f"  dever sql {name} postgresql://app@localhost/app\n"
+                f"  dever sql {name} postgresql://app@localhost/app --dry-run"
             ),
             run=_install,
             parents=(json_option(),),
         )
         action.add_argument("url", metavar="URL")
+        action.add_argument(
+            "--dry-run", action="store_true", help="print the SQL that would be run; change nothing"
+        )
         action.set_defaults(action=name)
     check = actions.add(
         "check",
@@ -100,24 +120,73 @@ def add_command(commands: Commands) -> None:
 
 
 def _print(arguments: argparse.Namespace) -> int:
-    script = install_script(arguments.engine)
-    if arguments.engine == "sqlite":
-        # psql has --single-transaction, the sqlite3 shell has not (but stop it with -bail).
-        script = f"begin immediate;\n\n{script}\ncommit;\n"
+    before, after = arguments.before, arguments.after or schema_version()
+    if before is None:
+        try:
+            script = install_script(arguments.engine, after)
+        except FileNotFoundError:
+            raise InvalidArgument(
+                f"this program does not bring Dever SQL {after}, but {schema_version()}",
+                hint="leave --to away, or use the release of dever-sql that brings it",
+            ) from None
+        if arguments.engine == "sqlite":
+            # psql has --single-transaction, the sqlite3 shell has not (but stop it with -bail).
+            script = f"begin immediate;\n\n{script}\ncommit;\n"
+    else:
+        script = _upgrade(arguments.engine, before, after)
     sys.stdout.write(script)
     return 0
 
 
+def _upgrade(engine: Literal["postgresql", "sqlite"], before: str, after: str) -> str:
+    """The upgrade as one transaction."""
+    try:
+        scripts = upgrade_scripts(engine, before, after)
+    except SchemaVersion:
+        scripts = []
+    if not scripts:
+        raise InvalidArgument(
+            f"there is no upgrade from {before} to {after} here",
+            hint="dever sql check URL says which version is installed",
+        )
+    if engine == "sqlite":
+        return "\n".join(("begin immediate;\n", *scripts, "commit;\n"))
+    begin = "begin transaction isolation level read committed read write;\n"
+    return "\n".join((begin, install_lock(), *scripts, "commit;\n"))
+
+
 def _install(arguments: argparse.Namespace) -> int:
-    with opened(arguments.url, create=arguments.action == "install") as engine:
+    new = arguments.action == "install"
+    if arguments.dry_run:
+        return _dry_run(arguments.url, new)
+    with opened(arguments.url, create=new) as engine:
         before = engine.version()
+        if before is None and not new:
+            raise not_installed(arguments.url)
         version = engine.install()
     if wants_json(arguments):
         print_json({"before": before, "version": version})
     elif before == version:
         print(f"Dever SQL {version} is already installed; nothing to do")
-    else:
+    elif before is None:
         print(f"installed Dever SQL {version} in {hide_credentials(arguments.url)}")
+    else:
+        print(f"upgraded Dever SQL {before} to {version} in {hide_credentials(arguments.url)}")
+    return 0
+
+
+def _dry_run(url: str, new: bool) -> int:
+    """Print what `install` (`new`) or `upgrade` would run."""
+    file = sqlite_file(url)
+    kind: Literal["postgresql", "sqlite"] = "postgresql" if file is None else "sqlite"
+    installed: str | None = None
+    if file is None or file.exists():
+        with opened(url) as engine:
+            installed = engine.version()
+    if installed is None and not new:
+        raise not_installed(url)
+    scripts = [install_script(kind)] if installed is None else upgrade_scripts(kind, installed)
+    sys.stdout.write("\n".join(scripts) or "-- nothing to do\n")
     return 0
 
 

@@ -5,21 +5,32 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
 from dever_sql.database import open_engine
-from dever_sql.postgres_install import INSTALL_LOCK
+from dever_sql.postgres_install import install_lock
 from dever_sql.sql_files import sql_directory
 
 DEPLOY = sql_directory("postgresql") / "deploy.sql"
+(INSTALL_LOCK,) = map(int, re.findall(r"pg_advisory_xact_lock\(([0-9]+)\)", install_lock()))
 
 
 @pytest.mark.req("R4.1")
-def test_psql_and_the_command_line_take_the_same_lock() -> None:
-    taken = re.findall(r"pg_advisory_xact_lock\(([0-9]+)\)", DEPLOY.read_text(encoding="utf-8"))
-    assert taken == [str(INSTALL_LOCK)]
+def test_the_command_line_waits_for_whoever_installs(pg_empty_url: str) -> None:
+    with psycopg.connect(pg_empty_url, autocommit=True) as holder:
+        holder.execute("select pg_advisory_lock(%s::bigint)", [INSTALL_LOCK])
+        engine = open_engine(pg_empty_url)
+        with ThreadPoolExecutor(1) as pool:
+            installing = pool.submit(engine.install)
+            waiting = "select from pg_locks where locktype = 'advisory' and not granted"
+            while not holder.execute(waiting).fetchall():
+                assert not installing.done(), "the command line did not wait for the lock"
+            holder.execute("select pg_advisory_unlock(%s::bigint)", [INSTALL_LOCK])
+            assert installing.result(timeout=30) == engine.version()
+        engine.close()
 
 
 @pytest.mark.req("R4.1", "R9.1")
