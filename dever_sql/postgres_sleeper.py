@@ -24,8 +24,8 @@ _LOCK_CLASS: Final = 1_145_394_770
 _LOCK_MASK: Final = 2_147_483_647
 _SIGN_OF_LIFE: Final = 10.0
 """Seconds of silence after which the server must answer a question."""
-_PATIENCE: Final = 5.0
-"""Seconds it has for any answer."""
+_PATIENCE: Final = 1.0
+"""Seconds it has for any answer: the worker waits for it, and polling costs less than that."""
 _TRY_AGAIN: Final = (1.0, 15.0)
 """Shortest and longest pause between attempts to listen again."""
 _QUIET: Final = 0.1
