@@ -51,6 +51,7 @@ def postgres_upgrade(change: Change) -> str:
     new = _by_key(postgres_statements(change.new_script))
     hand = postgres_statements(change.by_hand)
     _check_locks(hand)
+    views = {key.removeprefix("view ") for key in old if key.startswith("view ")}
     dropped = {each.key for each in hand if each.verb == "drop"}
     _check_functions(old, new, dropped)
     old = {key: each for key, each in old.items() if key.removeprefix("comment on ") not in dropped}
