@@ -1,4 +1,4 @@
-"""What an installation consists of, as sorted lines of text that two databases can be compared by."""
+"""What an installation consists of, as sorted lines of text, so that two can be compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psycopg import sql
 
 Connection = psycopg.Connection[Any]
 
-# A missing list of rights means the default ones: both are spelled out, so that they compare as equal.
+# A missing list of rights means the default ones: both are spelled out, to compare as equal.
 SNAPSHOT = """
 with
 owned as (
@@ -115,7 +115,9 @@ line (kind, name, what) as (
             case when a.is_grantable then ' with grant option' end
         )
     from (
-        select 'schema' as kind, n.nspname::text as name, coalesce(n.nspacl, acldefault('n', n.nspowner)) as acl
+        select
+            'schema' as kind, n.nspname::text as name,
+            coalesce(n.nspacl, acldefault('n', n.nspowner)) as acl
         from pg_catalog.pg_namespace as n
         where n.oid in (table owned)
         union all
@@ -132,7 +134,8 @@ line (kind, name, what) as (
         from relation as r
         inner join pg_catalog.pg_attribute as a on a.attrelid = r.oid and a.attacl is not null
         union all
-        select 'function', p.oid::regprocedure::text, coalesce(p.proacl, acldefault('f', p.proowner))
+        select
+            'function', p.oid::regprocedure::text, coalesce(p.proacl, acldefault('f', p.proowner))
         from pg_catalog.pg_proc as p
         where p.pronamespace in (table owned)
     ) as o

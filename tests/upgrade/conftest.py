@@ -10,12 +10,14 @@ import psycopg
 import pytest
 from postgres_server import Cluster, find_binaries
 from psycopg import sql
+from upgrade.catalogue import catalogue_sizes
 from upgrade.extension_server import extension_cluster
 
 OWNER = "dever_plain_owner"
 APPLICATION = "dever_plain_application"
 
 NewDatabase = Callable[[], str]
+SizesOf = Callable[[str], dict[str, int]]
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +50,15 @@ def new_database(extension_server: Cluster) -> Iterator[NewDatabase]:
         yield new_database
         for name in made:
             session.execute(sql.SQL("drop database {} with (force)").format(name))
+
+
+@pytest.fixture
+def sizes_of(extension_server: Cluster) -> SizesOf:
+    """How many rows each catalogue has in the database of a URL, as a superuser sees them."""
+
+    def sizes_of(url: str) -> dict[str, int]:
+        everything = extension_server.url(url.rpartition("/")[2])
+        with psycopg.connect(everything, autocommit=True) as session:
+            return catalogue_sizes(session)
+
+    return sizes_of

@@ -1,8 +1,8 @@
 """A server that knows the extension, without a file of its installation being touched.
 
-`make install DESTDIR=...` puts the files where the server would look, below a private directory. From 18
-on `extension_control_path` names that place. An older server finds its share directory from where its
-program lies, so it runs from a mirror: the program copied, the rest linked.
+`make install DESTDIR=...` puts the files where the server would look, below a private directory.
+From 18 on `extension_control_path` names that place. An older server finds its share directory from
+where its program lies, so it runs from a mirror: the program copied, the rest linked.
 """
 
 from __future__ import annotations

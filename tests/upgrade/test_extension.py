@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from postgres_server import SETTINGS, Cluster, find_binaries, running_cluster
 from upgrade import routes
-from upgrade.catalogue import catalogue_sizes, contents, membership, snapshot
-from upgrade.conftest import APPLICATION, NewDatabase
+from upgrade.catalogue import contents, membership, snapshot
+from upgrade.conftest import APPLICATION, NewDatabase, SizesOf
 from upgrade.extension_server import below, configured, major_version, run_make
 from upgrade.routes import EXTENSIONS, FIRST, INSTALLS, SQL, VERSION, execute, psql, rows
 
@@ -147,13 +147,10 @@ def test_an_update_keeps_the_rows_and_the_identity(new_database: NewDatabase) ->
 @pytest.mark.req("R9.1")
 @pytest.mark.parametrize("route", INSTALLS)
 def test_dropping_it_leaves_nothing_behind(
-    extension_server: Cluster, new_database: NewDatabase, route: str
+    new_database: NewDatabase, sizes_of: SizesOf, route: str
 ) -> None:
     url = new_database()
-    # Roles and their passwords are for superusers to see.
-    everything = extension_server.url(url.rpartition("/")[2])
-    with connect(everything) as session:
-        before = catalogue_sizes(session)
+    before = sizes_of(url)
     INSTALLS[route](url)
     rows(url, "select dever.send('mail', '1'), dever.configure_queue('mail', max_attempts => 2)")
     execute(url, routes.GRANTS.format(role=APPLICATION))
@@ -161,8 +158,7 @@ def test_dropping_it_leaves_nothing_behind(
         assert psql("uninstall.sql", url).returncode == 0
     else:
         execute(url, "drop extension dever")
-    with connect(everything) as session:
-        assert catalogue_sizes(session) == before
+    assert sizes_of(url) == before
 
 
 @pytest.mark.req("R9.1", "R4.1")
