@@ -1,3 +1,7 @@
+-- What the installer's search_path holds is not meant here: a function, or an operator in a view, that
+-- somebody made in a schema of his would become part of Dever SQL.
+set local search_path = pg_catalog, pg_temp;
+
 -- One installer at a time. It holds up nobody else, so it may be waited for longer than other locks.
 set local lock_timeout = '30s';
 
