@@ -36,13 +36,14 @@ class Store:
         """
         engine = open_engine(url)
         try:
-            if engine.kind == "sqlite":
+            # Never upgrades: programs of the version before may be at work on the same file.
+            if engine.version() is None:
+                if engine.kind != "sqlite":
+                    raise InstallError(
+                        "Dever SQL is not installed in that database",
+                        hint="run: dever sql install URL",
+                    )
                 engine.install()
-            elif engine.version() is None:
-                raise InstallError(
-                    "Dever SQL is not installed in that database",
-                    hint="run: dever sql install URL",
-                )
         except BaseException:
             engine.close()
             raise

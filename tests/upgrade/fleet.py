@@ -65,6 +65,20 @@ def enqueue_until_stopped(name, pause, enqueue):
 """What every version of a program begins with."""
 
 
+_COMMANDS = """
+import contextlib, io, json, sys
+from dever_sql.cli import main
+
+printed = []
+for command in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        code = main(command)
+    assert code == 0, (command, code)
+    printed.append(output.getvalue())
+print(json.dumps(printed))
+"""
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     """What the processes wrote into `effects` or `acknowledged`."""
     if not path.exists():
@@ -158,6 +172,12 @@ class Program:
         done = self.run("-m", "dever_sql", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def dever_many(self, *commands: Sequence[str]) -> list[str]:
+        """What each of the command lines printed, run one after another in one process."""
+        done = self.run("-c", _COMMANDS, input=json.dumps(commands))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
 
     def logs(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.directory.glob("*.log")))
