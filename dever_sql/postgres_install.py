@@ -40,13 +40,20 @@ def install(session: Session) -> str:
     """Install, upgrade or do nothing, in one transaction under a lock; the version (R4.1).
 
     An upgrade waits for a lock only for a moment, because workers wait behind it, and is tried
-    again for a minute. Raises InstallError after that, SchemaVersion for an unknown version.
+    again for a minute. Raises InstallError after that or without the rights, SchemaVersion for an unknown
+    version.
     """
     deadline = time.monotonic() + PATIENCE
     pause = _FIRST_PAUSE
     while True:
         try:
             return _attempt(session)
+        except errors.InsufficientPrivilege as error:
+            raise InstallError(
+                f"the role may not do that: {error.diag.message_primary}",
+                hint=error.diag.message_hint
+                or "install as the owner of the database, upgrade as who installed",
+            ) from None
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             reason = error.diag.message_primary or "a lock is held"
             left = deadline - time.monotonic()

@@ -59,8 +59,12 @@ def postgres_upgrade(change: Change) -> str:
     _check_the_rest(old, new, hand, automatic=("function", "view", "comment on", "revoke"))
     taken: list[str] = []
     for key, each in new.items():
-        if key.startswith("revoke ") or key == CONFIGURATION_DUMP:
+        if key == CONFIGURATION_DUMP or (key.startswith("revoke ") and key not in old):
             taken.append(each.text)
+        elif key.startswith("revoke "):
+            # A revoke of everything would touch what roles hold rights on. In an extension these would
+            # then count as its own, and pg_dump would leave them out: only what is new is revoked.
+            continue
         elif key == VERSION_ROW:
             low, high = _protocols(each)
             taken.append(
@@ -71,6 +75,11 @@ def postgres_upgrade(change: Change) -> str:
             continue
         elif key.startswith(("function ", "view ", "comment on ")):
             taken.append(re.sub(r"^create (function|view)", r"create or replace \1", each.text))
+    taken += [
+        f"revoke all on {key} from public"
+        for key in new
+        if key.startswith("function ") and key not in old
+    ]
     replaced = {
         view
         for view in views
@@ -192,7 +201,7 @@ def _protocols(row: Statement) -> tuple[str, str]:
 
 
 def _locks(hand: Sequence[Statement], views: set[str], replaced: set[str]) -> str:
-    """Rows of (relation, how to lock it, whether readers are in the way): views, then tables."""
+    """Rows of (relation, how to lock it, who is in the way): views, then tables."""
     wanted = dict.fromkeys(sorted(replaced), "access exclusive")
     for each in hand:
         found = _LOCK.search(each.comment)
@@ -205,8 +214,8 @@ def _locks(hand: Sequence[Statement], views: set[str], replaced: set[str]) -> st
             statement = f"alter view {relation} reset (security_barrier)"
         else:
             statement = f"lock table {relation} in {mode} mode"
-        readers = "yes" if mode == "access exclusive" else "no"
-        rows.append(f"        ['{relation}', '{statement}', '{readers}']")
+        against = "readers" if mode == "access exclusive" else "writers"
+        rows.append(f"        ['{relation}', '{statement}', '{against}']")
     return "array[\n" + ",\n".join(rows) + "\n    ]" if rows else "'{}'"
 
 

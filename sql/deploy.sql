@@ -48,7 +48,7 @@ select
 \if :dever_same
     \set dever_done 'is already installed, nothing to do'
 \elif :dever_right
-    \set dever_done installed
+    \set dever_done 'installed (before: ' :dever_found ')'
 \elif :dever_extension
     do $$
     begin

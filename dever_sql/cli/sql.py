@@ -120,37 +120,37 @@ def add_command(commands: Commands) -> None:
 
 
 def _print(arguments: argparse.Namespace) -> int:
-    before, after = arguments.before, arguments.after or schema_version()
-    if before is None:
-        try:
-            script = install_script(arguments.engine, after)
-        except FileNotFoundError:
-            raise InvalidArgument(
-                f"this program does not bring Dever SQL {after}, but {schema_version()}",
-                hint="leave --to away, or use the release of dever-sql that brings it",
-            ) from None
-        if arguments.engine == "sqlite":
-            # psql has --single-transaction, the sqlite3 shell has not (but stop it with -bail).
-            script = f"begin immediate;\n\n{script}\ncommit;\n"
-    else:
-        script = _upgrade(arguments.engine, before, after)
+    after = arguments.after or schema_version()
+    try:
+        script = _script(arguments.engine, arguments.before, after)
+    except FileNotFoundError:
+        raise InvalidArgument(
+            f"this program does not bring Dever SQL {after}, but {schema_version()}",
+            hint="leave --to away, or use the release of dever-sql that brings it",
+        ) from None
+    except SchemaVersion:
+        script = ""
+    if not script:
+        raise InvalidArgument(
+            f"there is no upgrade from {arguments.before} to {after} here",
+            hint="dever sql check URL says which version is installed",
+        )
     sys.stdout.write(script)
     return 0
 
 
-def _upgrade(engine: Literal["postgresql", "sqlite"], before: str, after: str) -> str:
-    """The upgrade as one transaction."""
-    try:
-        scripts = upgrade_scripts(engine, before, after)
-    except SchemaVersion:
-        scripts = []
+def _script(kind: Literal["postgresql", "sqlite"], before: str | None, after: str) -> str:
+    """What leads from `before` (None: nothing) to `after`; empty when they are the same."""
+    scripts = [install_script(kind, after)]
+    if before is not None:
+        scripts = upgrade_scripts(kind, before, after)
     if not scripts:
-        raise InvalidArgument(
-            f"there is no upgrade from {before} to {after} here",
-            hint="dever sql check URL says which version is installed",
-        )
-    if engine == "sqlite":
+        return ""
+    if kind == "sqlite":
+        # psql has --single-transaction, the sqlite3 shell has not (but stop it with -bail).
         return "\n".join(("begin immediate;\n", *scripts, "commit;\n"))
+    if before is None:
+        return scripts[0]
     begin = "begin transaction isolation level read committed read write;\n"
     return "\n".join((begin, install_lock(), *scripts, "commit;\n"))
 
@@ -185,8 +185,8 @@ def _dry_run(url: str, new: bool) -> int:
             installed = engine.version()
     if installed is None and not new:
         raise not_installed(url)
-    scripts = [install_script(kind)] if installed is None else upgrade_scripts(kind, installed)
-    sys.stdout.write("\n".join(scripts) or "-- nothing to do\n")
+    script = _script(kind, installed, schema_version())
+    sys.stdout.write(script or f"-- Dever SQL {installed} is already installed, nothing to do\n")
     return 0
 
 

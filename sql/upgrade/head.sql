@@ -10,9 +10,8 @@ declare
     v_owner text;
     v_installed text;
     v_locks text[] := {locks};
-    v_lock text[];
     v_relation text := 'dever.installation';
-    v_readers boolean := false;
+    v_harmless text[] := array['AccessShareLock'];
 begin
     if pg_catalog.current_setting('lock_timeout') <> '1200ms' then
         raise exception using
@@ -57,9 +56,11 @@ begin
 
     -- All the locks that something may hold, at once and first. When they cannot be had soon, all of them
     -- are given back, and whoever upgrades tries again later.
-    foreach v_lock slice 1 in array v_locks loop
-        v_relation := v_lock[1];
-        v_readers := v_lock[3] = 'yes';
+    for v_number in 1 .. coalesce(pg_catalog.array_length(v_locks, 1), 0) loop
+        v_relation := v_locks[v_number][1];
+        v_harmless := case
+            when v_locks[v_number][3] = 'readers' then '{}' else array['AccessShareLock', 'RowShareLock']
+        end;
         perform pg_catalog.set_config(
             'lock_timeout',
             greatest(
@@ -67,7 +68,7 @@ begin
             )::integer || 'ms',
             true
         );
-        execute v_lock[2];
+        execute v_locks[v_number][2];
     end loop;
     perform pg_catalog.set_config('lock_timeout', '100ms', true);
 exception
@@ -99,10 +100,7 @@ exception
                             where l.pid = a.pid
                                 and l.granted
                                 and l.relation = pg_catalog.to_regclass(v_relation)
-                                and (
-                                    v_readers
-                                    or l.mode not in ('AccessShareLock', 'RowShareLock')
-                                )
+                                and l.mode <> all (v_harmless)
                         )
                 ),
                 ''
