@@ -44,7 +44,7 @@ class Live:
     run_at: int
     lease_until: int | None = None
     asked_at: int = field(default=BLOCKED, compare=False)
-    """A call that had to wait reads the clock before or after that: due since then at the earliest."""
+    """A call that had to wait read the clock before or after that: run_at is no earlier."""
 
     def is_free(self, now: int) -> bool:
         return self.lease_until is None or self.lease_until <= now
@@ -89,8 +89,8 @@ class State:
 
 @dataclass
 class Call:
-    """One verb of one session. `answer`: None for nothing done, else what the verb says; a claim says
-    (id, token, attempt, lease_until), an enqueue (id, created)."""
+    """One verb of one session. `answer`: None for nothing done, else what the verb says; a claim
+    says (id, token, attempt, lease_until), an enqueue (id, created)."""
 
     session: int
     verb: str
@@ -121,7 +121,8 @@ class Illegal(Exception):
 @dataclass
 class Judge:
     """`strict`: the sessions' transactions are stricter than READ COMMITTED, so the database may
-    refuse with 40001. `skips`: rows that another session has locked are skipped."""
+    refuse with 40001. `skips`: rows that another session has locked are skipped, and a token is
+    never given twice; else there is one writer, and one that was rolled back gave no token."""
 
     states: list[State]
     token: int
@@ -159,12 +160,13 @@ class Judge:
         call.answered_at = now
         if not self.skips:
             # One writer: the call began when the last one's transaction was over.
-            call.asked_at, call.since = now, len(self.states) - 1
+            call.asked_at, call.since, call.largest = now, len(self.states) - 1, self.token
         self.history.append(str(call))
         if call.verb == "claim" and isinstance(call.answer, tuple):
             if call.answer[1] <= call.largest:
                 self._fault(f"token {call.answer[1]} is not larger than {call.largest}")
-            self.token = max(self.token, call.answer[1])
+            if self.skips:
+                self.token = max(self.token, call.answer[1])
         if call.waited and call.verb not in WAITING_VERBS and self.skips:
             self._fault(f"{call.verb} waited for another session")
         if call.error is not None:
@@ -183,13 +185,18 @@ class Judge:
             state = self._try(call)
             if state != self.states[-1]:
                 self.states.append(state)
+            if call.verb == "claim" and isinstance(call.answer, tuple):
+                self.token = max(self.token, call.answer[1])
 
     def compare(self, found: State) -> None:
         """At the end: what is in the tables."""
         last = self.states[-1]
-        if last.live is not None and found.live is not None:
-            if last.live.asked_at <= found.live.run_at <= last.live.run_at:
-                last = replace(last, live=replace(last.live, run_at=found.live.run_at))
+        if (
+            last.live is not None
+            and found.live is not None
+            and last.live.asked_at <= found.live.run_at <= last.live.run_at
+        ):
+            last = replace(last, live=replace(last.live, run_at=found.live.run_at))
         if found != last:
             self._fault(f"the tables say {found}, the commits {self.states[-1]}")
 

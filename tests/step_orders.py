@@ -35,8 +35,8 @@ class Case:
 
 
 class Cases:
-    """All cases of `sessions` sessions, each of which takes `steps` steps with one verb in them; one
-    more, whose number comes after theirs, takes the one step that moves the clock."""
+    """All cases of `sessions` sessions, each of which takes `steps` steps with one verb in them;
+    the number after theirs is that of the clock, which is moved once."""
 
     def __init__(
         self, starts: Sequence[str], verbs: Sequence[str], sessions: int, steps: int

@@ -1,7 +1,7 @@
 """Two and three sessions with one verb each on one job, in every order of their steps.
 
-A step is the begin (with the snapshot, where the isolation level keeps one), the verb, the commit or
-rollback; one more is a clock that moves by a lease. That a session waits is seen in
+A step is the begin (with the snapshot, where the isolation level keeps one), the verb, the commit
+or rollback; one more is a clock that moves by a lease. That a session waits is seen in
 pg_stat_activity, and its next step comes when it waits no more. CI takes a sample whose seed is
 printed; `DEVER_CHAOS_SEED` repeats it, `DEVER_CHAOS_SCALE` makes it larger, up to all orders.
 """
@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
 
 import psycopg
 import pytest
@@ -54,7 +53,9 @@ DATABASE = """
         end;
     end
     $$;
-    create function dever_test.prepare(start text, contract integer, out id bigint, out token bigint)
+    create function dever_test.prepare(
+        start text, contract integer, out id bigint, out token bigint
+    )
     language plpgsql
     as $$
     #variable_conflict use_column
