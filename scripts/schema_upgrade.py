@@ -62,8 +62,8 @@ def postgres_upgrade(change: Change) -> str:
         if key == CONFIGURATION_DUMP or (key.startswith("revoke ") and key not in old):
             taken.append(each.text)
         elif key.startswith("revoke "):
-            # A revoke of everything would touch what roles hold rights on. In an extension these would
-            # then count as its own, and pg_dump would leave them out: only what is new is revoked.
+            # A revoke of everything touches what roles hold rights on. In an extension these would
+            # count as its own from then on, and pg_dump would leave them out.
             continue
         elif key == VERSION_ROW:
             low, high = _protocols(each)
