@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -27,10 +27,11 @@ import psycopg
 import pytest
 from chaos import history, nursery
 from chaos.effect_log import EffectLog, read
+from chaos.steady import all_rows, terminate_one, unexpected_exits, until_it_works
 from postgres_server import SETTINGS, Cluster, running_cluster
 
 from dever_sql.database import open_engine
-from dever_sql.engine import Engine, JobRow
+from dever_sql.engine import Engine
 from dever_sql.errors import DatabaseUnavailable
 
 SCALE = float(os.environ.get("DEVER_CHAOS_SCALE", "1"))
@@ -158,25 +159,6 @@ def roll_back(engine: Engine, url: str, log: EffectLog, arguments: tuple[Any, ..
         connection.rollback()
 
 
-def until_it_works(call: Callable[[], Any]) -> Any:
-    """Repeats a call through an outage, as an idempotent client does."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return call()
-        except DatabaseUnavailable:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-
-
-def all_rows(engine: Engine) -> list[JobRow]:
-    rows: list[JobRow] = []
-    while page := engine.jobs(limit=5_000, before=rows[-1].id if rows else None):
-        rows += page
-    return rows
-
-
 @contextmanager
 def prepared(engine: Engine, url: str) -> Iterator[None]:
     engine.install()
@@ -255,28 +237,6 @@ def crash(url: str, directory: Path, server: Cluster | None, jobs: int) -> None:
     assert not broken, f"seed {seed}: {len(broken)} broken promises:\n" + "\n".join(broken[:40])
     assert len(rows) >= jobs * 0.8  # the others were rolled back
     assert states["succeeded", None] >= len(rows) * 0.9
-
-
-def unexpected_exits(exits: str, killed: set[int]) -> list[str]:
-    """Workers that ended otherwise than by SIGKILL or by a clean drain."""
-    faults: list[str] = []
-    for line in exits.splitlines():
-        if line.startswith("exit "):
-            _, pid, code = line.split()
-            if int(code) != (-signal.SIGKILL if int(pid) in killed else 0):
-                faults.append(f"R8.5 worker {pid} ended with {code}")
-        elif line.startswith("Traceback"):
-            faults.append("a worker printed a traceback")
-    return faults
-
-
-def terminate_one(server: Cluster, url: str) -> None:
-    with suppress(psycopg.Error), closing(psycopg.connect(server.url("postgres"))) as admin:
-        admin.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = %s order by random() limit 1",
-            [url.rsplit("/", 1)[1]],
-        )
 
 
 @pytest.mark.req("R3.4", "R4.3", "R4.4", "R4.5", "R4.6", "R5.8", "R8.5")
