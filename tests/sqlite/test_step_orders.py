@@ -37,6 +37,7 @@ from samples import TARGET, register
 from sessions import PATIENCE
 from step_orders import Case, Cases
 
+from dever_sql.sql_files import sql_directory
 from dever_sql.sqlite import SQLiteEngine
 
 SCALE = float(os.environ.get("DEVER_CHAOS_SCALE", "1"))
@@ -49,9 +50,9 @@ import json, mmap, sys, time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from dever_sql import sqlite_file, sqlite_verbs as verbs
+from dever_sql import sql_files, sqlite_file, sqlite_verbs as verbs
 
-path, clock_path, target = sys.argv[1:]
+path, clock_path, target, sql_files._DIRECTORY_NAMES["sqlite"] = sys.argv[1:]
 with open(clock_path, "rb") as clock_file:
     clock = mmap.mmap(clock_file.fileno(), 8, access=mmap.ACCESS_READ)
 LEASE = timedelta(seconds=60)
@@ -135,7 +136,7 @@ class Process:
 
     def __init__(self, path: Path, clock: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(path), str(clock), TARGET],
+            [sys.executable, "-c", PROCESS, path, clock, TARGET, sql_directory("sqlite")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
