@@ -134,8 +134,9 @@ _CONFIGURE_QUEUE: Final = (
 class PostgresEngine:
     """Dever SQL in the database at `url`. Connects at the first call, not before.
 
-    `connections`: how many it opens at most, `transaction()` included; each sleeping worker has
-    one more. Renewals have their own, so that no other call can hold them up.
+    `connections`: how many it opens at most. Half of them are for `transaction()`; in async code
+    each event loop has as many again. Each sleeping worker has one more. Renewals have their own,
+    so that no other call can hold them up.
     """
 
     kind: Literal["postgresql", "sqlite"] = "postgresql"

@@ -23,7 +23,8 @@ SETTINGS_FILE: Final = Path("config") / "setting.json"
 
 _LARGEST_FILE: Final = 1024 * 1024
 
-# Connections of one worker beside those of its handlers: claims and results, renewals, listening.
+# Connections of one worker beside those of its handlers: claims, results, renewals. Sweeping takes
+# turns with claims and results, and listening has one that no limit counts.
 WORKER_CONNECTIONS: Final = 3
 
 
