@@ -151,12 +151,8 @@ INTERNAL = {
 def null_call(session: Session, function: str) -> str:
     """A call of a function of the schema with null for every argument."""
     row = session.execute(
-        """
-        select string_agg('null::' || format_type(t.id, null), ', ' order by t.n)
-        from pg_proc as p
-        cross join lateral unnest(p.proargtypes::oid[]) with ordinality as t (id, n)
-        where p.pronamespace = 'dever'::regnamespace and p.proname = %s
-        """,
+        "select pronargs from pg_proc where pronamespace = 'dever'::regnamespace and proname = %s",
         [function],
     ).fetchone()
-    return f"select dever.{function}({(row and row[0]) or ''})"
+    assert row is not None
+    return f"select dever.{function}({', '.join(['null'] * row[0])})"
