@@ -17,6 +17,8 @@ begin
         where d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass
             and d.deptype = 'e'
             and e.extname = 'dever'
+            -- From 17 on row types are members, too; they go with their tables.
+            and d.classid <> 'pg_catalog.pg_type'::pg_catalog.regclass
     loop
         execute pg_catalog.format('alter extension dever drop %s', v_member);
     end loop;
