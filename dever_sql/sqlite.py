@@ -86,8 +86,9 @@ class SQLiteEngine:
 
     def installation_id(self) -> str:
         if self._id is None:
-            self._id = str(self._file.read("installation")[0][0])
+            # First: who asks again after it was refused must not get through.
             self._check_protocol()
+            self._id = str(self._file.read("installation")[0][0])
         return self._id
 
     def clock(self) -> datetime:

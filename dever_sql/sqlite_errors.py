@@ -21,6 +21,7 @@ from .errors import (
     InvalidPayload,
     from_sqlite_message,
 )
+from .sqlite_place import missing_right
 
 _RAISED: Final = re.compile(r"DV\d{3} \w+: .*", re.DOTALL)
 _QUOTED: Final = re.compile(r"(?:JSON path error near|bad JSON path:) '(.*)'", re.DOTALL)
@@ -31,10 +32,14 @@ _UNAVAILABLE: Final = {
     sqlite3.SQLITE_BUSY: "the database is locked",
     sqlite3.SQLITE_LOCKED: "the database is locked",
     sqlite3.SQLITE_INTERRUPT: "the statement was interrupted",
-    sqlite3.SQLITE_IOERR: "reading or writing the database failed",
-    sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_CANTOPEN: "the database cannot be opened",
     sqlite3.SQLITE_PROTOCOL: "the locking of the database failed",
+}
+
+_READ_ONLY: Final = "the file, its directory and the -wal and -shm files beside it must be writable"
+_NO_ROOM: Final = {
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_IOERR: "reading or writing the database failed",
 }
 
 
@@ -58,13 +63,27 @@ def own_error(error: sqlite3.Error, path: str | None = None) -> DeverError:
     text = str(error)
     # A misused connection has no code.
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in _NO_ROOM:
+        return DatabaseUnavailable(
+            f"{_NO_ROOM[code]}{where}",
+            detail=f"{text} ({getattr(error, 'sqlite_errorname', 'no code')})",
+            hint="nothing of this call was stored; look at the disk, its free space and quotas",
+        )
+    if path is not None and code in (
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_PERM,
+    ):
+        missing = missing_right(path)
+        if missing is not None:
+            return DatabaseUnavailable(missing, detail=text, hint=_READ_ONLY)
     if code in _UNAVAILABLE:
         return DatabaseUnavailable(f"{_UNAVAILABLE[code]}{where}", detail=text)
     if code == sqlite3.SQLITE_READONLY or code == sqlite3.SQLITE_PERM:
         return DatabaseUnavailable(
             f"the database or its directory is read-only{where}",
             detail=text,
-            hint="the file, its directory and the -wal and -shm files beside it must be writable",
+            hint=_READ_ONLY,
         )
     if code == sqlite3.SQLITE_NOTADB or code == sqlite3.SQLITE_CORRUPT:
         return InstallError(

@@ -25,6 +25,7 @@ from .engine import Statement, Steps
 from .errors import DatabaseUnavailable, DeverError, InstallError
 from .sql_files import named_statements
 from .sqlite_errors import own_error
+from .sqlite_place import check_place
 
 Synchronous: TypeAlias = Literal["full", "normal", "off"]
 """`off` waits for no disk: for databases of tests, which no power cut has to survive."""
@@ -125,7 +126,9 @@ class SqliteFile:
         self._synchronous: Synchronous = synchronous
         self._line = Line()
         self._process = os.getpid()
-        self._identity: tuple[int, int] | None = None
+        self._log = ""
+        """The write-ahead log, which lies beside the file itself, not beside a link to it."""
+        self._identities: dict[str, tuple[int, int]] = {}
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._reader_lock = threading.Lock()
@@ -205,6 +208,8 @@ class SqliteFile:
 
     def _require(self) -> None:
         if not self.exists():
+            if self.path != MEMORY:
+                check_place(self.path)
             raise InstallError(
                 f"there is no database at {self.path}",
                 hint=f"dever sql install sqlite:///{self.path}",
@@ -220,18 +225,26 @@ class SqliteFile:
             )
 
     def _check_identity(self) -> None:
-        """Notice that the file was removed or replaced, instead of going on with its ghost."""
+        """Notice that the file, or the log beside it, was removed or replaced, instead of going on
+        with its ghost, where every commit would be lost."""
         if self.path == MEMORY:
             return
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            raise _replaced(self.path) from None
-        identity = (found.st_dev, found.st_ino)
-        if self._identity is None:
-            self._identity = identity
-        elif self._identity != identity:
-            raise _replaced(self.path)
+        if not self._identities:
+            self._log = f"{os.path.realpath(self.path)}-wal"
+        for path in (self.path, self._log):
+            known = self._identities.get(path)
+            try:
+                status = os.stat(path)
+            except OSError:
+                # The log comes with the first use, and stays while a connection is open.
+                if path == self.path or known is not None:
+                    raise _replaced(path) from None
+                continue
+            found = (status.st_dev, status.st_ino)
+            if known is None:
+                self._identities[path] = found
+            elif known != found:
+                raise _replaced(path)
 
     # --- waking -----------------------------------------------------------------------------
 
@@ -259,7 +272,7 @@ def connect(
     `begin_immediate`.
     """
     if path != MEMORY:
-        _check_place(path)
+        check_place(path)
     try:
         connection = sqlite3.connect(
             path,
@@ -300,7 +313,7 @@ def begin_immediate(connection: sqlite3.Connection, *, urgent: bool = False) -> 
             return
         except sqlite3.Error as error:
             if not _is_busy(error):
-                raise own_error(error) from None
+                raise own_error(error, _path_of(connection)) from None
             if time.monotonic() >= deadline:
                 raise DatabaseUnavailable(
                     f"the database has been locked for {_PATIENCE:g} s", hint=_LOCKED_HINT
@@ -318,7 +331,7 @@ def execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
     try:
         return connection.execute(statement.text, statement.parameters).fetchall()
     except sqlite3.Error as error:
-        raise own_error(error) from None
+        raise own_error(error, _path_of(connection)) from None
     except (UnicodeEncodeError, OverflowError):
         raise unfit_text(statement.parameters) from None
 
@@ -327,7 +340,7 @@ def _commit(connection: sqlite3.Connection) -> None:
     try:
         connection.execute("commit")
     except sqlite3.Error as error:
-        raise own_error(error) from None
+        raise own_error(error, _path_of(connection)) from None
 
 
 def _rollback(connection: sqlite3.Connection) -> None:
@@ -336,7 +349,7 @@ def _rollback(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("rollback")
         except sqlite3.Error as error:
-            raise own_error(error) from None
+            raise own_error(error, _path_of(connection)) from None
 
 
 def _set(connection: sqlite3.Connection, setting: str) -> None:
@@ -353,19 +366,17 @@ def _set(connection: sqlite3.Connection, setting: str) -> None:
         time.sleep(random.uniform(*_PAUSE))
 
 
+def _path_of(connection: sqlite3.Connection) -> str | None:
+    """The file of a connection, for an error; None for a database in memory."""
+    try:
+        return connection.execute("pragma database_list").fetchone()[2] or None
+    except sqlite3.Error:
+        return None
+
+
 def _is_busy(error: sqlite3.Error) -> bool:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _check_place(path: str) -> None:
-    directory = os.path.dirname(path)
-    if not os.path.isdir(directory):
-        raise DatabaseUnavailable(
-            f"the directory of the database {path} does not exist", hint=f"mkdir -p {directory}"
-        )
-    if os.path.isdir(path):
-        raise DatabaseUnavailable(f"{path} is a directory, not a database file")
 
 
 def _replaced(path: str) -> DatabaseUnavailable:
