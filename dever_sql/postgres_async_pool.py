@@ -7,10 +7,9 @@ import threading
 from typing import Any, Final
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from .errors import DatabaseUnavailable
-from .postgres_pool import Pool, has_something_to_say
+from .postgres_pool import Pool, has_something_to_say, may_be_kept
 
 AsyncSession = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -59,10 +58,10 @@ class AsyncPool:
             raise
 
     async def give_back(self, session: AsyncSession) -> None:
-        """End the loan. A connection that is lost or in a transaction still is thrown away."""
+        """End the loan. A connection that is lost, in a transaction or read-only is closed."""
         mine = self._mine()
         mine.slots.release()
-        if not session.closed and session.info.transaction_status == TransactionStatus.IDLE:
+        if may_be_kept(session):
             mine.free.append(session)
         else:
             await session.close()

@@ -261,8 +261,7 @@ class Pool:
             session.close()
 
     def _give_back(self, session: Session, healthy: bool) -> None:
-        idle = session.pgconn.transaction_status == TransactionStatus.IDLE
-        if not session.closed and idle and (healthy or not has_something_to_say(session)):
+        if may_be_kept(session) and (healthy or not has_something_to_say(session)):
             with self._lock:
                 if not self._closed and len(self._free) < self._size:
                     self._free.append(session)
@@ -282,6 +281,16 @@ def _tell_pooled(shown_url: str) -> None:
             "behind a transaction pooler: polling instead of LISTEN, no prepared statements",
             database=shown_url,
         )
+
+
+def may_be_kept(session: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether it can be lent again. One to a server that became read-only cannot: a new session may
+    find the new primary. PostgreSQL says so unasked, with its answer to the next call."""
+    connection = session.pgconn
+    return connection.transaction_status == TransactionStatus.IDLE and b"on" not in (
+        connection.parameter_status(b"default_transaction_read_only"),
+        connection.parameter_status(b"in_hot_standby"),
+    )
 
 
 def has_something_to_say(session: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import util as importlib_util
 from pathlib import Path
 
@@ -144,6 +144,29 @@ def running_cluster(
             _run([bindir / "pg_ctl", "-D", data, "-m", "immediate", "stop"], directory, owner)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def running_standby(primary: Cluster) -> Iterator[Cluster]:
+    """A hot standby of a server that the tests started; stopped at the end."""
+    if primary.data is None or primary.bindir is None:
+        raise RuntimeError("only a server that the tests started can have a standby")
+    bindir, owner, directory = primary.bindir, _server_user(), primary.data.parent
+    data, log = directory / "standby", directory / "standby.log"
+    source = ["-h", primary.host, "-p", str(primary.port), "-U", primary.user]
+    _run(
+        [
+            *(bindir / "pg_basebackup", *source, "-D", data),
+            *("--write-recovery-conf", "--checkpoint=fast", "--no-sync"),
+        ],
+        directory,
+        owner,
+    )
+    port = _start(bindir, data, log, directory, owner, SETTINGS)
+    try:
+        yield replace(primary, port=port, log=log, data=data)
+    finally:
+        _run([bindir / "pg_ctl", "-D", data, "-m", "immediate", "stop"], directory, owner)
 
 
 def _outside_cluster(url: str) -> Cluster:

@@ -38,6 +38,10 @@ class Proxy:
         self._closed = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def lead_to(self, host: str, port: int) -> None:
+        """Where new connections go from now on; those that are open stay where they are."""
+        self._target = (host, port)
+
     def close(self) -> None:
         self._closed.set()
         self.release.set()
