@@ -60,6 +60,13 @@ from .postgres_values import (
 PROTOCOL: Final = (1, 1)
 """The range of protocols this package speaks; it must overlap with the database's (R9.2)."""
 
+# The row is copied with its database, by a template or a dump: the number keeps the copies apart.
+_INSTALLATION: Final = (
+    "select pg_catalog.concat(dever.installation_id(), ' ', d.oid)"
+    " from pg_catalog.pg_database as d"
+    " where d.datname operator(pg_catalog.=) pg_catalog.current_database()"
+)
+
 _JOB_COLUMNS: Final = (
     "id, queue, target, key, state, attempt, max_attempts, run_at, created_at, lease_until, worker,"
     " token, fingerprint, expires_at, finished_at, reason, error, payload::text"
@@ -184,7 +191,7 @@ class PostgresEngine:
 
     def installation_id(self) -> str:
         if self._id is None:
-            self._id = str(self._call("select dever.installation_id()::text", {})[0][0])
+            self._id = str(self._call(_INSTALLATION, {})[0][0])
         return self._id
 
     def clock(self) -> datetime:
@@ -406,7 +413,7 @@ class PostgresEngine:
         )
         if not rows[0][0]:
             return None
-        rows = yield Statement("select cast(dever.installation_id() as text)", {})
+        rows = yield Statement(_INSTALLATION, {})
         return rows[0][0]
 
     def complete_steps(self, ids: Sequence[int], tokens: Sequence[int]) -> Steps:

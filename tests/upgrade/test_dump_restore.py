@@ -7,12 +7,16 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from postgres_server import Cluster
+from psycopg.sql import SQL, Identifier
 from psycopg.types.json import Jsonb
 from samples import RECEIPT, RECEIPT_SCHEMA, TARGET, declaration
 from upgrade import routes
 from upgrade.catalogue import contents, membership, snapshot
 from upgrade.conftest import APPLICATION, NewDatabase
 from upgrade.routes import EXTENSIONS, FIRST, INSTALLS, VERSION, execute, psql, rows, run
+
+from dever_sql import CrossDatabaseError, Store
 
 # An extension's restore runs its script, which makes these rows anew.
 MADE_BY_THE_SCRIPT = {"installation", "sweep_cursor"}
@@ -245,13 +249,33 @@ def test_a_dump_of_an_older_extension_restores_into_the_new_one(
     assert {name: len(after[name]) for name in kept} == {name: len(before[name]) for name in kept}
 
 
+def assert_told_apart(source: str, copy: str) -> None:
+    store = Store.open(source)
+    with connect(copy) as connection, pytest.raises(CrossDatabaseError):
+        store.outbox("events").enqueue({"number": 1}, connection=connection)
+    store.close()
+    assert rows(copy, "select count(*) from dever.job") == [(0,)]
+
+
 @pytest.mark.req("R3.5", "R9.1")
-@pytest.mark.parametrize("route", EXTENSIONS)
-def test_a_restored_extension_is_an_installation_of_its_own(
+@pytest.mark.parametrize("route", INSTALLS)
+def test_a_restored_copy_is_told_from_its_source(
     new_database: NewDatabase, tmp_path: Path, route: str
 ) -> None:
     source, target = new_database(), new_database()
     INSTALLS[route](source)
     restore_custom(source, target, tmp_path)
-    identity = "select dever.installation_id()"
-    assert rows(target, identity) != rows(source, identity)
+    assert_told_apart(source, target)
+
+
+@pytest.mark.req("R3.5")
+def test_a_copy_by_template_is_told_from_its_source(
+    extension_server: Cluster, new_database: NewDatabase
+) -> None:
+    source, target = new_database(), new_database()
+    routes.plain(source)
+    names = [Identifier(url.rpartition("/")[2]) for url in (target, source)]
+    with connect(extension_server.url("postgres")) as session:
+        session.execute(SQL("drop database {}").format(names[0]))
+        session.execute(SQL("create database {} template {}").format(*names))
+    assert_told_apart(source, target)
