@@ -9,7 +9,7 @@ import os
 import stat
 from typing import Final
 
-from .errors import DatabaseUnavailable
+from .errors import DatabaseUnavailable, InstallError
 
 _MOUNTS: Final = "/proc/self/mountinfo"
 _NETWORK: Final = frozenset(
@@ -35,7 +35,8 @@ _NETWORK: Final = frozenset(
 
 
 def check_place(path: str) -> None:
-    """Raises DatabaseUnavailable when no database can be at the path, however it is opened."""
+    """Raises DatabaseUnavailable when no database can be at the path, however it is opened, and
+    InstallError when none should be."""
     directory = os.path.dirname(path)
     try:
         if not stat.S_ISDIR(os.stat(directory).st_mode):
@@ -64,7 +65,7 @@ def check_place(path: str) -> None:
         raise DatabaseUnavailable(f"{path} is not a regular file")
     kind = network_file_system(os.path.dirname(os.path.realpath(path)))
     if kind is not None:
-        raise DatabaseUnavailable(
+        raise InstallError(
             f"the database {path} is on a network file system ({kind})",
             hint="SQLite's write-ahead log needs a disk of this machine: move the file there, or"
             " use PostgreSQL for several machines",
