@@ -40,8 +40,8 @@ def install(session: Session) -> str:
     """Install, upgrade or do nothing, in one transaction under a lock; the version (R4.1).
 
     An upgrade waits for a lock only for a moment, because workers wait behind it, and is tried
-    again for a minute. Raises InstallError after that or without the rights, SchemaVersion for an unknown
-    version.
+    again for a minute. Raises InstallError after that or without the rights, SchemaVersion for
+    an unknown version.
     """
     deadline = time.monotonic() + PATIENCE
     pause = _FIRST_PAUSE

@@ -26,6 +26,19 @@ begin
             hint = 'run the install script of {after}';
     end if;
 
+    -- What an extension gets has to become part of it: only its own update sees to that, and may call this.
+    if exists (select from pg_catalog.pg_extension as e where e.extname = 'dever') then
+        begin
+            perform pg_catalog.pg_extension_config_dump('dever.queue'::pg_catalog.regclass, '');
+        exception
+            when feature_not_supported then
+                raise exception using
+                    errcode = '55000',
+                    message = 'Dever SQL is installed as an extension in this database',
+                    hint = 'run: alter extension dever update';
+        end;
+    end if;
+
     -- What is new shall belong to whom the rest belongs to, also when a superuser upgrades.
     v_owner := (
         select pg_catalog.pg_get_userbyid(n.nspowner)

@@ -11,7 +11,10 @@ import pytest
 from postgres_server import Cluster, find_binaries
 from psycopg import sql
 from upgrade.catalogue import catalogue_sizes
+from upgrade.databases import FIRST, Databases
 from upgrade.extension_server import extension_cluster
+
+from dever_sql.sql_files import schema_version
 
 OWNER = "dever_plain_owner"
 APPLICATION = "dever_plain_application"
@@ -62,3 +65,28 @@ def sizes_of(extension_server: Cluster) -> SizesOf:
             return catalogue_sizes(session)
 
     return sizes_of
+
+
+@pytest.fixture(scope="session")
+def _databases(pg_cluster: Cluster) -> Iterator[Databases]:
+    databases = Databases(pg_cluster)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def old_url(_databases: Databases) -> str:
+    """A fresh database with the first release in it."""
+    return _databases.fresh("dever_old", FIRST)
+
+
+@pytest.fixture
+def new_url(_databases: Databases) -> str:
+    """A fresh database with this release in it."""
+    return _databases.fresh("dever_new", schema_version())
+
+
+@pytest.fixture
+def no_url(_databases: Databases) -> str:
+    """A fresh database with nothing in it."""
+    return _databases.fresh("dever_none", None)
