@@ -28,9 +28,10 @@ _PATIENCE: Final = 1.0
 """Seconds it has for any answer: the worker waits for it, and polling costs less than that."""
 _TRY_AGAIN: Final = (1.0, 15.0)
 """Shortest and longest pause between attempts to listen again."""
-_QUIET: Final = 0.1
-"""Seconds after a notification in which none is wanted: the worker looks by itself at short
-intervals. With many idle workers each commit of a stream would else notify all of them."""
+_QUIET: Final = (0.02, 1.0)
+"""Seconds after a notification in which none is wanted: the worker looks by itself. Doubles with
+each one that brought no job, for many idle workers would else make each commit of a stream notify
+all of them."""
 
 
 class PostgresSleeper:
@@ -39,7 +40,8 @@ class PostgresSleeper:
     While it sleeps its session holds a shared advisory lock per queue, which tells enqueuers that a
     notification is wanted. The first `wait` after `awake` takes the locks and returns True at once:
     a commit may have slipped in before, so the worker looks once more. A notification ends the
-    sleep: the locks are given back, and taken again after a while.
+    sleep: the locks are given back, and taken again after a while. It listens only while it sleeps,
+    because the server wakes every session that listens, whoever the notification is for.
     """
 
     def __init__(self, pool: Pool, queue_ids: Sequence[int]) -> None:
@@ -49,6 +51,8 @@ class PostgresSleeper:
         self._session: Session | None = None
         self._asleep = False
         self._notification = False
+        self._asleep_since = 0.0
+        self._quiet = _QUIET[0]
         self._quiet_until = 0.0
         self._pooled = False
         self._last_heard = 0.0
@@ -64,9 +68,10 @@ class PostgresSleeper:
                 quiet = self._quiet_until - time.monotonic()
                 if quiet > 0:
                     timeout = min(timeout, quiet)
-                elif self._listen():
-                    self._lock()
+                elif self._open():
+                    self._listen()
                     self._asleep = True
+                    self._asleep_since = time.monotonic()
                     return True
             woken = self._pause_for(timeout)
         except (psycopg.Error, OSError, DeverError) as error:
@@ -74,17 +79,13 @@ class PostgresSleeper:
             return self._pause_for(timeout)
         if self._notification:
             self._notification = False
-            self._quiet_until = time.monotonic() + _QUIET
-            self.awake()
+            self._be_quiet()
         return woken
 
     def awake(self) -> None:
-        if self._asleep:
-            self._asleep = False
-            try:
-                self._unlock()
-            except (psycopg.Error, OSError) as error:
-                self._lose(error)
+        """The worker has found work by itself or after a notification, which was worth it then."""
+        self._quiet = _QUIET[0]
+        self._stop_listening()
 
     def wake(self) -> None:
         try:
@@ -103,8 +104,8 @@ class PostgresSleeper:
 
     # --- the listening session --------------------------------------------------------------
 
-    def _listen(self) -> bool:
-        """Have a session that listens; False when there is none at the moment."""
+    def _open(self) -> bool:
+        """Have a session that can listen; False when there is none at the moment."""
         if self._session is not None:
             return True
         if self._pooled or time.monotonic() < self._next_try:
@@ -116,8 +117,6 @@ class PostgresSleeper:
             self._pooled = True
             return False
         self._session = session
-        self._ask(b"listen dever")
-        self._pause = _TRY_AGAIN[0]
         return True
 
     def _lose(self, error: Exception) -> None:
@@ -131,10 +130,13 @@ class PostgresSleeper:
         self._pause = min(self._pause * 2, _TRY_AGAIN[1])
         log_event("debug", "not listening, polling instead", error=type(error).__name__)
 
-    def _lock(self) -> None:
+    def _listen(self) -> None:
+        """Listen and take the locks."""
         wanted = self._locks
         for _ in range(20):
-            rows = self._ask(_each("pg_try_advisory_lock_shared", wanted))
+            # What commits before the server listens for this session, the look afterwards sees.
+            rows = self._ask(b"listen dever; " + _each("pg_try_advisory_lock_shared", wanted))
+            self._pause = _TRY_AGAIN[0]
             self._held += [key for key, taken in zip(wanted, rows, strict=True) if taken == b"t"]
             wanted = [key for key in self._locks if key not in self._held]
             if not wanted:
@@ -142,12 +144,32 @@ class PostgresSleeper:
             # An enqueuer holds it for an instant while it looks whether somebody sleeps.
             time.sleep(0.001)
 
-    def _unlock(self) -> None:
+    def _stop_listening(self) -> None:
+        """Give the locks back: an enqueue need not notify, and no notification comes through."""
+        if not self._asleep:
+            return
+        self._asleep = False
         held, self._held = self._held, []
-        self._ask(_each("pg_advisory_unlock_shared", held))
+        try:
+            self._ask(_each("pg_advisory_unlock_shared", held) + b"; unlisten dever")
+            # The worker is about to look: what has come meanwhile tells it nothing new.
+            self._notified()
+            self._notification = False
+        except (psycopg.Error, OSError) as error:
+            self._lose(error)
+
+    def _be_quiet(self) -> None:
+        """A notification has come: none is wanted for a while."""
+        now = time.monotonic()
+        if now - self._asleep_since > _QUIET[1]:
+            self._quiet = _QUIET[0]
+        self._quiet_until = now + self._quiet
+        self._quiet = min(2 * self._quiet, _QUIET[1])
+        self._stop_listening()
 
     def _ask(self, command: bytes) -> list[bytes | None]:
-        """The first row of one command, with an end to the patience. Never in a transaction."""
+        """The last row that a command gives; there is an end to the patience. Never in a
+        transaction."""
         connection = self._connection()
         row: list[bytes | None] = []
         connection.send_query(command)
@@ -179,10 +201,14 @@ class PostgresSleeper:
         connection.consume_input()
         self._last_heard = time.monotonic()
         found = False
-        while connection.notifies() is not None:
-            found = True
+        while (notification := connection.notifies()) is not None:
+            found = self._is_mine(notification.extra) or found
         self._notification = self._notification or found
         return found
+
+    def _is_mine(self, queue_id: bytes) -> bool:
+        """Whether a notification is about a queue that this sleep is over."""
+        return not queue_id.isdigit() or int(queue_id) & _LOCK_MASK in self._locks
 
     # --- waiting ----------------------------------------------------------------------------
 

@@ -319,6 +319,7 @@ def stage(_pg_module_url: str) -> Iterator[Stage]:
     stage.close()
 
 
+@pytest.mark.timeout(300 * max(1, SCALE))
 @pytest.mark.req("R4.2", "R4.3", "R4.4", "R4.5", "R4.6", "R4.8", "R3.2", "R5.6", "R8.5")
 @pytest.mark.parametrize(
     ("sessions", "isolation", "runs"),

@@ -322,6 +322,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
 
 
+@pytest.mark.timeout(300 * max(1, SCALE))
 @pytest.mark.req("R4.2", "R4.3", "R4.4", "R4.5", "R4.6", "R3.2", "R5.6")
 @pytest.mark.parametrize(("processes", "runs"), [(2, 1_500), (3, 1_000)])
 def test_every_order_of_steps_ends_as_the_commits_say(
