@@ -58,6 +58,13 @@ async def slow() -> None:
 
 
 @jobs.job(retry=3, timeout=60_000)
+async def held() -> None:
+    say("held begun")
+    while not Path("go").exists():
+        await asyncio.sleep(0.02)
+
+
+@jobs.job(retry=3, timeout=60_000)
 async def endless() -> None:
     say("endless begun")
     try:
@@ -440,10 +447,16 @@ def test_a_job_that_ends_within_the_drain_is_done(
 
 
 @pytest.mark.req("R8.4")
-def test_a_drain_longer_than_the_lease_keeps_the_lease(live: Engine, start: Start) -> None:
-    process = running(start, "slow", lease_ms=500)
-    process.signal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_drain_longer_than_the_lease_keeps_the_lease(
+    live: Engine, start: Start, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = running(start, "held", lease_ms=500, shutdown_ms=60_000)
+    process.signal(number)
     other = start("worker", lease_ms=500)
+    other.logs("worker started")
+    time.sleep(1.0)  # two leases, in which the other one looks for work
+    (tmp_path / "go").touch()
     assert process.exit_code() == 0
     row = only_job(live)
     assert (row.state, row.attempt) == ("succeeded", 1)
@@ -453,12 +466,20 @@ def test_a_drain_longer_than_the_lease_keeps_the_lease(live: Engine, start: Star
 
 
 @pytest.mark.req("R8.4")
-@pytest.mark.parametrize("name", ["endless", "stubborn", "stuck"])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("endless", signal.SIGTERM),
+        ("endless", signal.SIGINT),
+        ("stubborn", signal.SIGTERM),
+        ("stuck", signal.SIGINT),
+    ],
+)
 def test_a_job_that_does_not_end_is_released_for_others_at_once(
-    live: Engine, start: Start, name: str
+    live: Engine, start: Start, name: str, number: signal.Signals
 ) -> None:
     process = running(start, name, shutdown_ms=200)
-    process.signal(signal.SIGTERM)
+    process.signal(number)
     assert process.exit_code() == 1
     row = only_job(live)
     assert (row.state, row.attempt, row.lease_until) == ("ready", 1, None)
@@ -479,19 +500,46 @@ def test_a_job_cut_off_at_its_last_attempt_is_dead(live: Engine, start: Start) -
 
 
 @pytest.mark.req("R8.4")
-@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT,) * 2])
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("endless", (signal.SIGTERM, signal.SIGTERM)),
+        ("endless", (signal.SIGINT, signal.SIGINT)),
+        ("stubborn", (signal.SIGTERM, signal.SIGINT)),
+        ("stuck", (signal.SIGINT, signal.SIGTERM)),
+    ],
+)
 def test_a_second_signal_exits_at_once(
-    live: Engine, start: Start, numbers: tuple[signal.Signals, signal.Signals]
+    live: Engine, start: Start, name: str, numbers: tuple[signal.Signals, signal.Signals]
 ) -> None:
-    process = running(start, "endless")
+    process = running(start, name)
     process.signal(numbers[0])
     process.logs("signal received")
     before = time.monotonic()
     process.signal(numbers[1])
     assert process.exit_code() == 128 + numbers[1]
     assert time.monotonic() - before < 2
-    assert "endless cancelled" not in process.rest()
+    said = process.rest()
+    assert "endless cancelled" not in said
+    assert "stubborn goes on" not in said
     assert only_job(live).state == "running"  # its lease runs out, and another starts it
+
+
+@pytest.mark.req("R8.4")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_waits_for_no_request(
+    live: Engine, start: Start, number: signal.Signals
+) -> None:
+    process = start("all")
+    process.says("lifespan.startup")
+    request = process.connect()
+    request.request("GET", "/forever")
+    process.says("request begun")
+    process.signal(number)
+    process.logs("signal received")
+    process.signal(number)
+    assert process.exit_code() == 128 + number
+    request.close()
 
 
 @pytest.mark.req("R8.4")
@@ -530,13 +578,14 @@ def gate(live: Engine, request: pytest.FixtureRequest) -> Iterator[Gate]:
 
 
 @pytest.mark.req("R8.4", "R8.5")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_is_down_cannot_hold_up_the_end(
-    live: Engine, start: Start, gate: Gate
+    live: Engine, start: Start, gate: Gate, number: signal.Signals
 ) -> None:
     process = start("worker", url=gate.url)
     process.logs("worker started")
     gate.shut()
-    process.signal(signal.SIGTERM)
+    process.signal(number)
     assert process.exit_code() == 0  # there was nothing to write
 
 
