@@ -283,8 +283,8 @@ def test_sql_clients_follow_the_workers_that_are_live(deploy: Deploy) -> None:
             deploy.query(enqueue.format(key=f"{version}:no", payload=receipts[version]))
 
     old_worker = deploy.old.work()
-    deploy.new.dever("sql", "contracts", "tasks.py", deploy.url)
     deploy.joined(old_worker)
+    deploy.new.dever("sql", "contracts", "tasks.py", deploy.url)
     send("old", 1)
     refuses("new")
     new_worker = deploy.new.work()

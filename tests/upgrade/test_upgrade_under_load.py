@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from sessions import Blocked
 from upgrade.test_previous_release import PREVIOUS, install_previous
 from worker_tasks import task, until
 
@@ -237,3 +238,60 @@ def test_upgrade_takes_the_locks_that_it_states(pg_empty_url: str) -> None:
         ).fetchall()
     assert {f"dever.{name}" for name, _, _ in taken} == set(STATED.findall(stated[0]))
     assert [name for name, kind, _ in taken if kind == "r"] == []
+
+
+CALLS = {
+    "enqueue": "select dever.enqueue('app.job.load_job', 'new', 'null')",
+    "enqueue_many": "select dever.enqueue_many('app.job.load_job', array['a', 'b'])",
+    "send": "select dever.send('q', '1')",
+    "outbox_enqueue": "select dever.outbox_enqueue('o', '1')",
+    "claim": "select dever.claim('q', 'w', 1)",
+    "renew": "select ok from dever.renew({ids}, {tokens}, '1 minute')",
+    "complete": "select ok from dever.complete({ids}, {tokens})",
+    "retry": "select outcome <> 'lost' from dever.retry({ids}, {tokens}, array['no', 'no'])",
+    "bury": "select ok from dever.bury({ids}, {tokens}, array['no', 'no'])",
+    "block": "select ok from dever.block({ids}, {tokens}, {reasons})",
+    "release": "select ok from dever.release({ids}, {tokens})",
+    "cancel": "select outcome = 'cancelled' from dever.cancel({ids})",
+    "sweep": "select dever.sweep()",
+    "jobs": "select count(*) > 0 from dever.jobs",
+    "queues": "select count(*) > 0 from dever.queues",
+}
+
+
+@pytest.mark.req("R9.2")
+@pytest.mark.parametrize("warm", [False, True], ids=["first call", "planned before"])
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_that_the_upgrade_overtakes_succeed(pg_empty_url: str, call: str, warm: bool) -> None:
+    """They began with the functions of before and go on when these have been replaced."""
+    install_previous(pg_empty_url)
+    with closing(PostgresEngine(pg_empty_url)) as engine:
+        engine.register(None, [LOAD.contract], timedelta(minutes=1))
+        engine.send_many("q", ["1"] * 9)
+        claims = [engine.claim("q", "w", 2), engine.claim("q", "w", 2)]
+    with (
+        psycopg.connect(pg_empty_url, autocommit=True) as observer,
+        psycopg.connect(pg_empty_url, autocommit=True) as session,
+        psycopg.connect(pg_empty_url) as installer,
+    ):
+        texts = [
+            CALLS[call].format(
+                ids=f"array{[each.id for each in claim]}::bigint[]",
+                tokens=f"array{[each.token for each in claim]}::bigint[]",
+                reasons="array['unknown_target', 'unknown_target']",
+            )
+            for claim in claims
+        ]
+        if warm:
+            session.execute(texts[1].encode())
+        installer.execute("lock table dever.job in access exclusive mode")
+        blocked = Blocked(
+            session, observer, lambda each: each.execute(texts[0].encode()).fetchall()
+        )
+        assert blocked.is_waiting()
+        for script in upgrade_scripts("postgresql", PREVIOUS):
+            installer.execute(script.encode())
+        installer.commit()
+        rows = blocked.result()
+    if " ok " in CALLS[call] or " outcome " in CALLS[call]:
+        assert rows == [(True,), (True,)]
