@@ -76,9 +76,9 @@ def postgres_upgrade(change: Change) -> str:
         elif key.startswith(("function ", "view ", "comment on ")):
             taken.append(re.sub(r"^create (function|view)", r"create or replace \1", each.text))
     taken += [
-        f"revoke all on {key} from public"
+        f"revoke all on {key.replace('view ', 'table ', 1)} from public"
         for key in new
-        if key.startswith("function ") and key not in old
+        if key.startswith(("function ", "table ", "view ", "sequence ")) and key not in old
     ]
     replaced = {
         view
