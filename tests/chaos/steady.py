@@ -33,6 +33,8 @@ WORKERS = 2
 RATE = 100
 """Jobs a second, far below what the workers can do."""
 _PORTION = 2
+_BACK_WITHIN = 5.0
+_WINDOW = 5.0
 
 
 def until_it_works(call: Callable[[], Any]) -> Any:
@@ -153,9 +155,14 @@ class Steady:
                 # After an outage it goes on at its rate, without making up for what it missed.
                 begun = max(begun, time.monotonic() - sent / RATE - 0.5)
 
-    def counted(self, name: str, since: float, to: float) -> int:
-        """Events of that name between two instants of `time.time()`."""
-        return sum(since <= event.at < to for event in read(self._logs) if event.name == name)
+    def rate_is_back(self) -> bool:
+        """Whether, 5 s after this call and for 5 s, at least 90 % of what was enqueued was done."""
+        since = time.time() + _BACK_WITHIN
+        time.sleep(_BACK_WITHIN + _WINDOW)
+        names = [event.name for event in read(self._logs) if since <= event.at < since + _WINDOW]
+        enqueued, done = names.count("enqueued"), names.count("effect")
+        print(f"then {enqueued} jobs were enqueued and {done} done in {_WINDOW} s")
+        return done >= 0.9 * enqueued > 0
 
     def drain(self, seconds: float = 60.0) -> None:
         """Stop enqueuing, wait until all jobs have ended, and end the workers."""
