@@ -590,6 +590,18 @@ def test_a_server_that_is_down_cannot_hold_up_the_end(
 
 
 @pytest.mark.req("R8.4", "R8.5")
+@pytest.mark.parametrize("mode", ["worker", "all"])
+def test_a_server_that_was_never_there_holds_up_neither_the_start_nor_the_end(
+    live: Engine, start: Start, gate: Gate, mode: str
+) -> None:
+    gate.shut()
+    process = start(mode, url=gate.url)
+    process.logs("database unavailable, trying again")
+    process.signal(signal.SIGTERM)
+    assert process.exit_code() == 0
+
+
+@pytest.mark.req("R8.4", "R8.5")
 def test_a_result_that_cannot_be_written_is_told(live: Engine, start: Start, gate: Gate) -> None:
     api = start("api")
     api.says("lifespan.startup")
