@@ -122,6 +122,1100 @@ exception
 end
 $$;
 
+-- Functions of the engine's own whose parameters are others now; calls that are under way end with what
+-- they began with.
+
+-- Keys are checked all in one call: dever.check_keys.
+-- lock: none
+drop function dever.check_key(text);
+
+-- Says where the rows lie, too.
+-- lock: none
+drop function dever.hold(bigint[], bigint[]);
+
+-- Takes places instead of ids, and says how many rows it moved.
+-- lock: none
+drop function dever.finish(bigint[], text, text[], text[]);
+
+create or replace function dever.check_keys(keys text[])
+returns void
+language plpgsql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_key text;
+begin
+    foreach v_key in array check_keys.keys loop
+        if v_key is null or dever.is_blank(v_key) then
+            raise exception using
+                errcode = 'DV006',
+                message = 'the idempotency key is missing or blank',
+                hint = 'name the business event, for example receipt:7';
+        end if;
+        if pg_catalog.octet_length(v_key) > 1024 then
+            raise exception using
+                errcode = 'DV006',
+                message = pg_catalog.format(
+                    'the idempotency key is %s bytes long', pg_catalog.octet_length(v_key)
+                ),
+                hint = 'give a key of 1 to 1024 bytes';
+        end if;
+        if pg_catalog.starts_with(v_key, '__dever_') then
+            raise exception using
+                errcode = 'DV002',
+                message = 'the idempotency key starts with __dever_, which is reserved',
+                hint = 'keys that start with __dever_ belong to Dever SQL, choose another one';
+        end if;
+    end loop;
+end
+$$;
+
+comment on function dever.check_keys(text[]) is 'The one rule for idempotency keys, of jobs and of messages';
+
+create or replace function dever.enqueue_under(
+    policy dever.policy,
+    keys text[],
+    payloads jsonb[],
+    run_ats timestamptz[]
+)
+returns table (ordinal integer, id bigint, created boolean)
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_count integer := pg_catalog.cardinality(enqueue_under.keys);
+    v_instant timestamptz;
+    v_visibility bigint;
+    v_now timestamptz := dever.clock();
+begin
+    perform dever.check_keys(enqueue_under.keys);
+    if enqueue_under.run_ats is not null then
+        foreach v_instant in array enqueue_under.run_ats loop
+            if v_instant is not null then
+                v_instant := dever.check_instant(v_instant, 'run_at');
+            end if;
+        end loop;
+    end if;
+    select q.visibility_us into strict v_visibility
+    from dever.queue as q
+    where q.id = (enqueue_under.policy).queue_id;
+    return query
+    select i.ordinal, i.id, i.created
+    from dever.insert_jobs(
+        (enqueue_under.policy).target,
+        (enqueue_under.policy).contract_id,
+        (enqueue_under.policy).queue_id,
+        (enqueue_under.policy).max_attempts,
+        v_visibility,
+        (enqueue_under.policy).backoff_base_us,
+        (enqueue_under.policy).backoff_max_us,
+        (enqueue_under.policy).backoff_jitter,
+        enqueue_under.keys,
+        coalesce(enqueue_under.payloads, pg_catalog.array_fill('null'::jsonb, array[v_count])),
+        coalesce(
+            (
+                select pg_catalog.array_agg(coalesce(r.run_at, v_now) order by r.ordinal)
+                from pg_catalog.unnest(enqueue_under.run_ats) with ordinality as r (run_at, ordinal)
+            ),
+            pg_catalog.array_fill(v_now, array[v_count])
+        ),
+        null,
+        v_now
+    ) as i;
+end
+$$;
+
+create or replace function dever.send_under(
+    queue text,
+    payload jsonb,
+    key text,
+    delay interval,
+    run_at timestamptz,
+    expires interval,
+    max_attempts integer
+)
+returns bigint
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_delay bigint := dever.microseconds(send_under.delay, 'delay');
+    v_expires bigint := dever.positive_microseconds(send_under.expires, 'expires');
+    v_payload jsonb := coalesce(send_under.payload, 'null');
+    v_queue_id bigint;
+    v_queue dever.queue;
+    v_now timestamptz;
+    v_run_at timestamptz;
+    v_id bigint;
+begin
+    if send_under.key is not null then
+        perform dever.check_keys(array[send_under.key]);
+    end if;
+    if send_under.max_attempts < 1 then
+        raise exception using
+            errcode = 'DV007',
+            message = 'max_attempts is below 1',
+            hint = 'it is the total number of deliveries, the first included';
+    end if;
+    perform dever.check_instant(send_under.run_at, 'run_at');
+    perform dever.check_payload_limits(v_payload, 'payload');
+    if dever.json_fault(v_payload) is not null then
+        raise exception using
+            errcode = 'DV005',
+            message = 'payload ' || dever.json_fault(v_payload),
+            hint = 'send large numbers as text';
+    end if;
+    v_queue_id := dever.queue_for(send_under.queue);
+    select q.* into strict v_queue
+    from dever.queue as q
+    where q.id = v_queue_id;
+    v_now := dever.clock();
+    v_run_at := case
+        when v_delay is null then coalesce(send_under.run_at, v_now)
+        else v_now + dever.as_interval(greatest(v_delay, 0))
+    end;
+    select i.id into strict v_id
+    from dever.insert_jobs(
+        null,
+        null,
+        v_queue.id,
+        coalesce(send_under.max_attempts, v_queue.max_attempts),
+        v_queue.visibility_us,
+        v_queue.backoff_base_us,
+        v_queue.backoff_max_us,
+        0,
+        array[send_under.key],
+        array[v_payload],
+        array[v_run_at],
+        v_now + dever.as_interval(v_expires),
+        v_now
+    ) as i;
+    return v_id;
+end
+$$;
+
+create or replace function dever.claim(
+    queue text,
+    worker text,
+    n integer,
+    lease interval default null,
+    contracts integer[] default null
+)
+returns table (
+    id bigint,
+    token bigint,
+    target text,
+    key text,
+    attempt integer,
+    max_attempts integer,
+    fingerprint text,
+    payload jsonb,
+    run_at timestamptz,
+    lease_until timestamptz
+)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_lease bigint := dever.positive_microseconds(claim.lease, 'lease');
+    v_worker text;
+    v_queue_id bigint;
+    v_now timestamptz;
+    v_setting text;
+    v_contracts_hash bigint;
+    v_hint bigint[];
+    v_started bigint;
+    v_finished bigint;
+    v_index pg_catalog.oid := 'dever.job_claim_idx'::pg_catalog.regclass;
+    v_entries bigint;
+    v_pages bigint;
+    v_dear boolean;
+    v_full boolean := true;
+    v_bound_run_at timestamptz := '-infinity';
+    v_bound_id bigint := 0;
+    v_ctids tid[];
+    v_head_run_at timestamptz;
+    v_head_id bigint;
+begin
+    if claim.n is null or claim.n <= 0 then
+        return;
+    end if;
+    if claim.n > 10000 then
+        raise exception using
+            errcode = 'DV007',
+            message = pg_catalog.format('n is %s, at most 10,000 jobs can be claimed in one call', claim.n),
+            hint = 'claim what you have free slots for';
+    end if;
+    v_worker := dever.check_name(claim.worker, 'worker');
+    select q.id into v_queue_id
+    from dever.queue as q
+    where q.name = claim.queue and not q.paused;
+    if not found then
+        -- Schedules and outboxes claim from reserved queues, so only the form of the name is checked.
+        if claim.queue is null or not pg_catalog.starts_with(claim.queue, '__dever_') then
+            perform dever.check_name(claim.queue, 'queue');
+        end if;
+        return;
+    end if;
+
+    v_setting := 'dever.head_' || v_queue_id;
+    v_contracts_hash := pg_catalog.hashtextextended(
+        coalesce(pg_catalog.array_to_string(claim.contracts, ','), 'messages'), 0
+    ) & 9223372036854775807;
+    v_started := (extract(epoch from pg_catalog.clock_timestamp()) * 1000000)::bigint;
+    if pg_catalog.current_setting(v_setting, true) ~ '^[0-9]{1,18}( [0-9]{1,18}){3} [0-9]{1,10}$' then
+        v_hint := pg_catalog.string_to_array(pg_catalog.current_setting(v_setting, true), ' ')::bigint[];
+        if v_hint[1] = v_contracts_hash % 1000000000000000000
+            and v_started between v_hint[4] and v_hint[4] + 20 * v_hint[5]
+        then
+            v_full := false;
+            v_bound_run_at := timestamptz '1970-01-01 00:00:00+00' + dever.as_interval(v_hint[2]);
+            v_bound_id := v_hint[3];
+        end if;
+    end if;
+
+    -- Read into a variable: a volatile clock in the condition could not bound the index scan.
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index);
+    v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index);
+    v_now := dever.clock();
+    select pg_catalog.array_agg(c.ctid), (pg_catalog.array_agg(c.run_at))[1], (pg_catalog.array_agg(c.id))[1]
+    into v_ctids, v_head_run_at, v_head_id
+    from (
+        select j.ctid, j.run_at, j.id
+        from dever.job as j
+        where j.queue_id = v_queue_id
+            and j.queue_id > 0
+            and j.run_at <= v_now
+            and (j.run_at, j.id) >= (v_bound_run_at, v_bound_id)
+            and (j.lease_until is null or j.lease_until <= v_now)
+            and j.attempt < j.max_attempts
+            and (j.expires_at is null or j.expires_at > v_now)
+            and case
+                when claim.contracts is null then j.contract_id is null
+                else j.contract_id = any (claim.contracts)
+            end
+        order by j.queue_id, j.run_at, j.id
+        limit claim.n
+        for update skip locked
+    ) as c;
+
+    v_finished := (extract(epoch from pg_catalog.clock_timestamp()) * 1000000)::bigint;
+    if coalesce(pg_catalog.cardinality(v_ctids), 0) < claim.n then
+        -- Nothing more was due: start the next scan at this instant, less a lag for ordinary commits.
+        v_head_run_at := greatest(v_bound_run_at, v_now - interval '100 milliseconds');
+        v_head_id := 0;
+    end if;
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index) - v_entries;
+    v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index) - v_pages;
+    v_dear := v_entries > 1000 + 10::bigint * claim.n
+        or v_pages > 20 + claim.n / 50
+        or (v_pages = 0 and v_finished - v_started > 2000 + 20::bigint * claim.n);
+    -- Written only when it will be used: after a dear scan, or while a bound is in force.
+    if not v_full or v_dear then
+        perform pg_catalog.set_config(
+            v_setting,
+            pg_catalog.concat_ws(
+                ' ',
+                v_contracts_hash % 1000000000000000000,
+                greatest((extract(epoch from v_head_run_at) * 1000000)::bigint, 0),
+                v_head_id,
+                case when v_full then v_finished else v_hint[4] end,
+                case when v_full then v_finished - v_started else v_hint[5] end
+            ),
+            false
+        );
+    end if;
+    if v_ctids is null then
+        return;
+    end if;
+
+    v_now := dever.clock();
+    return query
+    with claimed as (
+        update dever.job as j
+        set
+            attempt = j.attempt + 1,
+            token = pg_catalog.nextval('dever.token_seq'),
+            lease_until = v_now + coalesce(v_lease, j.visibility_us) * interval '1 microsecond',
+            worker = v_worker
+        where j.ctid = any (v_ctids)
+        returning
+            j.id, j.token, j.target, j.key, j.attempt, j.max_attempts, j.contract_id, j.payload,
+            j.run_at, j.lease_until
+    )
+    select
+        c.id,
+        c.token,
+        c.target,
+        c.key,
+        c.attempt,
+        c.max_attempts,
+        k.fingerprint,
+        c.payload,
+        c.run_at,
+        c.lease_until
+    from claimed as c
+    left join (
+        select i.id, i.fingerprint from dever.contract as i where i.id = any (claim.contracts)
+    ) as k on k.id = c.contract_id
+    order by c.run_at, c.id;
+end
+$$;
+
+create or replace function dever.hold(
+    ids bigint[],
+    tokens bigint[],
+    out held bigint[],
+    out places tid[],
+    out busy bigint[]
+)
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_count integer := coalesce(pg_catalog.cardinality(hold.ids), 0);
+    v_leases timestamptz[];
+    v_first_end timestamptz;
+    v_now timestamptz;
+begin
+    perform dever.check_lengths(v_count, array[coalesce(pg_catalog.cardinality(hold.tokens), 0)]);
+    select
+        pg_catalog.array_agg(l.id),
+        pg_catalog.array_agg(l.place),
+        pg_catalog.array_agg(l.lease_until),
+        pg_catalog.min(l.lease_until)
+    into held, places, v_leases, v_first_end
+    from (
+        select j.id, j.place, j.lease_until
+        from rows from (
+            pg_catalog.unnest(hold.ids),
+            pg_catalog.unnest(hold.tokens)
+        ) as u (id, token)
+        cross join lateral (
+            select i.id, i.ctid as place, i.lease_until
+            from dever.job as i
+            where i.id = u.id and i.token = u.token
+            for update skip locked
+        ) as j
+    ) as l;
+    v_now := dever.clock();
+    busy := '{}';
+    if coalesce(pg_catalog.cardinality(held), 0) < v_count then
+        busy := array(
+            select j.id
+            from rows from (
+                pg_catalog.unnest(hold.ids),
+                pg_catalog.unnest(hold.tokens)
+            ) as u (id, token)
+            cross join lateral (
+                select i.id from dever.job as i where i.id = u.id and i.token = u.token limit 1
+            ) as j
+            where j.id <> all (coalesce(held, '{}'))
+        );
+    end if;
+    -- A row without a lease has no claim either, although its token is the last one.
+    if v_first_end > v_now and pg_catalog.array_position(v_leases, null) is null then
+        return;
+    end if;
+    select
+        coalesce(pg_catalog.array_agg(l.id), '{}'),
+        coalesce(pg_catalog.array_agg(l.place), '{}')
+    into held, places
+    from rows from (
+        pg_catalog.unnest(held),
+        pg_catalog.unnest(places),
+        pg_catalog.unnest(v_leases)
+    ) as l (id, place, lease_until)
+    where l.lease_until > v_now;
+end
+$$;
+
+comment on function dever.hold(bigint[], bigint[]) is
+'Locks the rows whose claim is in force; tells them from those that another transaction holds';
+
+create or replace function dever.finish(places tid[], outcome text, reasons text[], errors text[])
+returns bigint
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := dever.clock();
+    v_moved bigint;
+begin
+    with gone as (
+        delete from dever.job as j
+        where j.ctid = any (finish.places)
+        returning j.ctid as place, j.*
+    ),
+
+    kept as (
+        insert into dever.finished (
+            id, queue_id, outcome, finished_at, attempt, max_attempts, token, contract_id, visibility_us,
+            backoff_base_us, backoff_max_us, backoff_jitter, expires_at, run_at, created_at, target, key,
+            worker, reason, error, payload
+        )
+        select
+            g.id,
+            g.queue_id,
+            finish.outcome,
+            v_now,
+            g.attempt,
+            g.max_attempts,
+            g.token,
+            g.contract_id,
+            g.visibility_us,
+            g.backoff_base_us,
+            g.backoff_max_us,
+            g.backoff_jitter,
+            g.expires_at,
+            coalesce(g.due_at, g.run_at),
+            g.created_at,
+            g.target,
+            g.key,
+            g.worker,
+            pg_catalog.left(r.reason, 255),
+            -- An end without an error of its own keeps the one of the attempt before.
+            case when finish.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
+            g.payload
+        from gone as g
+        join dever.queue as q on q.id = g.queue_id
+        left join (
+            select distinct on (u.place) u.place, u.reason, u.error
+            from rows from (
+                pg_catalog.unnest(finish.places),
+                pg_catalog.unnest(finish.reasons),
+                pg_catalog.unnest(finish.errors)
+            ) as u (place, reason, error)
+            where finish.reasons is not null
+        ) as r on r.place = g.place
+        where case finish.outcome
+            when 'succeeded' then q.keep_succeeded_us
+            when 'dead' then q.keep_dead_us
+            else q.keep_cancelled_us
+        end > 0
+    )
+
+    select pg_catalog.count(*) into v_moved
+    from gone;
+    return v_moved;
+end
+$$;
+
+comment on function dever.finish(tid[], text, text[], text[]) is
+'Moves locked rows from dever.job to dever.finished with an outcome; how many there were';
+
+create or replace function dever.renew(ids bigint[], tokens bigint[], lease interval)
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_lease bigint := dever.positive_microseconds(renew.lease, 'lease');
+    v_hold record;
+    v_now timestamptz;
+begin
+    v_hold := dever.hold(renew.ids, renew.tokens);
+    v_now := dever.clock();
+    update dever.job as j
+    set lease_until = v_now + coalesce(v_lease, j.visibility_us) * interval '1 microsecond'
+    where j.ctid = any (v_hold.places);
+    return query select v.id, v.ok from dever.verdicts(renew.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+create or replace function dever.complete(ids bigint[], tokens bigint[])
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_hold record;
+begin
+    v_hold := dever.hold(complete.ids, complete.tokens);
+    if dever.finish(v_hold.places, 'succeeded', null, null) = pg_catalog.cardinality(complete.ids) then
+        -- As many as there are ids: all of them, and none twice. The common case needs no comparing.
+        return query select u.id, true from pg_catalog.unnest(complete.ids) as u (id);
+        return;
+    end if;
+    return query select v.id, v.ok from dever.verdicts(complete.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+create or replace function dever.retry(
+    ids bigint[],
+    tokens bigint[],
+    reasons text[],
+    errors text[] default null,
+    delays interval[] default null
+)
+returns table (id bigint, outcome text)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_count integer := coalesce(pg_catalog.cardinality(retry.ids), 0);
+    v_hold record;
+    v_now timestamptz;
+    v_delays bigint[];
+    v_dead bigint[];
+    v_places tid[];
+    v_reasons text[];
+    v_errors text[];
+begin
+    perform dever.check_lengths(v_count, array[
+        coalesce(pg_catalog.cardinality(retry.tokens), 0),
+        coalesce(pg_catalog.cardinality(retry.reasons), 0),
+        coalesce(pg_catalog.cardinality(retry.errors), v_count),
+        coalesce(pg_catalog.cardinality(retry.delays), v_count)
+    ]);
+    v_delays := array(
+        select dever.microseconds(d.delay, 'delay')
+        from pg_catalog.unnest(retry.delays) with ordinality as d (delay, ordinal)
+        order by d.ordinal
+    );
+    v_hold := dever.hold(retry.ids, retry.tokens);
+    v_now := dever.clock();
+
+    select
+        pg_catalog.array_agg(j.id),
+        pg_catalog.array_agg(j.place),
+        pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
+        pg_catalog.array_agg(u.error)
+    into v_dead, v_places, v_reasons, v_errors
+    from rows from (
+        pg_catalog.unnest(retry.ids),
+        pg_catalog.unnest(retry.tokens),
+        pg_catalog.unnest(retry.reasons),
+        pg_catalog.unnest(retry.errors)
+    )
+        as u (id, token, reason, error)
+    cross join lateral (
+        select i.id, i.ctid as place
+        from dever.job as i
+        where i.id = u.id and i.token = u.token and i.attempt >= i.max_attempts
+        limit 1
+    ) as j
+    where u.id = any (v_hold.held);
+
+    update dever.job as j
+    set
+        run_at = v_now + dever.as_interval(
+            case
+                when u.delay is not null then greatest(u.delay, 0)
+                else (
+                    dever.backoff(j.attempt, j.backoff_base_us, j.backoff_max_us)
+                    * (1 - j.backoff_jitter * pg_catalog.random())
+                )::bigint
+            end
+        ),
+        lease_until = null,
+        worker = null,
+        reason = pg_catalog.left(coalesce(u.reason, 'handler_failed'), 255),
+        error = pg_catalog.left(u.error, 10000)
+    from rows from (
+        pg_catalog.unnest(retry.ids),
+        pg_catalog.unnest(retry.tokens),
+        pg_catalog.unnest(retry.reasons),
+        pg_catalog.unnest(retry.errors),
+        pg_catalog.unnest(v_delays)
+    )
+        as u (id, token, reason, error, delay)
+    cross join lateral (
+        select i.ctid as place
+        from dever.job as i
+        where i.id = u.id and i.token = u.token and i.attempt < i.max_attempts
+        limit 1
+    ) as k
+    where j.ctid = k.place and u.id = any (v_hold.held);
+
+    perform dever.finish(v_places, 'dead', v_reasons, v_errors);
+
+    return query
+    select
+        v.id,
+        case
+            when v.ok is null then 'busy'
+            when not v.ok then 'lost'
+            when v.id = any (coalesce(v_dead, '{}')) then 'dead'
+            else 'retried'
+        end
+    from dever.verdicts(retry.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+create or replace function dever.bury(
+    ids bigint[],
+    tokens bigint[],
+    reasons text[],
+    errors text[] default null
+)
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_count integer := coalesce(pg_catalog.cardinality(bury.ids), 0);
+    v_hold record;
+begin
+    perform dever.check_lengths(v_count, array[
+        coalesce(pg_catalog.cardinality(bury.tokens), 0),
+        coalesce(pg_catalog.cardinality(bury.reasons), 0),
+        coalesce(pg_catalog.cardinality(bury.errors), v_count)
+    ]);
+    v_hold := dever.hold(bury.ids, bury.tokens);
+    perform dever.finish(
+        pg_catalog.array_agg(h.place),
+        'dead',
+        pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
+        pg_catalog.array_agg(u.error)
+    )
+    from rows from (
+        pg_catalog.unnest(bury.ids),
+        pg_catalog.unnest(bury.reasons),
+        pg_catalog.unnest(bury.errors)
+    ) as u (id, reason, error)
+    join rows from (
+        pg_catalog.unnest(v_hold.held),
+        pg_catalog.unnest(v_hold.places)
+    ) as h (id, place) on h.id = u.id;
+    return query select v.id, v.ok from dever.verdicts(bury.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+create or replace function dever.release(ids bigint[], tokens bigint[])
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_hold record;
+    v_dead tid[];
+    v_queue_id bigint;
+begin
+    v_hold := dever.hold(release.ids, release.tokens);
+    v_dead := array(
+        select j.ctid from dever.job as j
+        where j.ctid = any (v_hold.places) and j.attempt >= j.max_attempts
+    );
+    perform dever.finish(
+        v_dead, 'dead', pg_catalog.array_fill('interrupted'::text, array[pg_catalog.cardinality(v_dead)]), null
+    );
+    for v_queue_id in
+        with freed as (
+            update dever.job as j
+            set lease_until = null, worker = null
+            where j.ctid = any (v_hold.places)
+            returning j.queue_id
+        )
+        select distinct f.queue_id from freed as f
+    loop
+        perform dever.wake(v_queue_id);
+    end loop;
+    return query select v.id, v.ok from dever.verdicts(release.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+create or replace function dever.sweep(n integer default 1000)
+returns table (what text, rows bigint)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz;
+    v_cursor dever.sweep_cursor;
+    v_start dever.sweep_cursor;
+    v_queue dever.queue;
+    v_left bigint;
+    v_prune bigint;
+    v_live integer[];
+    v_stale integer[];
+    v_elsewhere integer[];
+    v_sample record;
+    v_ids bigint[];
+    v_places tid[];
+    v_count bigint;
+    v_exhausted bigint := 0;
+    v_expired bigint := 0;
+    v_blocked bigint := 0;
+    v_unblocked bigint := 0;
+    v_moved bigint := 0;
+    v_pruned bigint := 0;
+    v_keep record;
+begin
+    if sweep.n is null or sweep.n <= 0 then
+        return;
+    end if;
+    if sweep.n > 100000 then
+        raise exception using
+            errcode = 'DV007',
+            message = pg_catalog.format('n is %s, at most 100,000 rows can be swept in one call', sweep.n),
+            hint = 'call it again instead';
+    end if;
+    select c.* into v_cursor from dever.sweep_cursor as c for update skip locked;
+    if not found then
+        return;
+    end if;
+    v_start := v_cursor;
+    v_now := dever.clock();
+    v_left := 10::bigint * sweep.n;
+    v_prune := sweep.n;
+    v_live := dever.live_contracts(v_now);
+
+    for v_queue in
+        select q.* from dever.queue as q where q.id >= v_start.queue_id order by q.id
+    loop
+        if v_queue.id <> v_cursor.queue_id then
+            v_cursor.queue_id := v_queue.id;
+            v_cursor.run_at := '-infinity';
+            v_cursor.job_id := 0;
+        end if;
+
+        if v_cursor.run_at < 'infinity' then
+            -- A paused queue blocks nothing: its workers may have been stopped on purpose.
+            v_stale := '{}';
+            v_elsewhere := '{}';
+            -- Most of many queues are empty: these two are worth their cost only for due rows.
+            if exists (
+                select
+                from dever.job as j
+                where j.queue_id = v_queue.id and j.queue_id > 0 and j.run_at <= v_now
+            ) then
+                if not v_queue.paused then
+                    v_stale := dever.stale_contracts(v_now - dever.as_interval(v_queue.block_after_us));
+                end if;
+                -- Live contracts whose programs all moved them to other queues.
+                v_elsewhere := array(
+                    select l.contract_id
+                    from pg_catalog.unnest(v_live) as l (contract_id)
+                    where not exists (
+                        select
+                        from dever.policy as p
+                        where p.contract_id = l.contract_id
+                            and p.queue_id = v_queue.id
+                            and dever.is_policy_live(p.id, v_now)
+                    )
+                );
+            end if;
+            select
+                pg_catalog.count(*) as examined,
+                (pg_catalog.array_agg(s.run_at order by s.run_at desc, s.id desc))[1] as last_run_at,
+                (pg_catalog.array_agg(s.id order by s.run_at desc, s.id desc))[1] as last_id,
+                pg_catalog.array_agg(s.id) filter (where s.free and s.expires_at <= v_now) as expired,
+                pg_catalog.array_agg(s.id) filter (where s.free and s.attempt >= s.max_attempts) as exhausted,
+                pg_catalog.array_agg(s.id) filter (where s.free and s.contract_id = any (v_stale)) as stale,
+                pg_catalog.array_agg(s.id) filter (where s.free and s.contract_id = any (v_elsewhere)) as elsewhere
+            into v_sample
+            from (
+                select
+                    j.id, j.run_at, j.attempt, j.max_attempts, j.expires_at, j.contract_id,
+                    j.lease_until is null or j.lease_until <= v_now as free
+                from dever.job as j
+                where j.queue_id = v_queue.id
+                    and j.queue_id > 0
+                    and j.run_at <= v_now
+                    and (j.run_at, j.id) > (v_cursor.run_at, v_cursor.job_id)
+                order by j.queue_id, j.run_at, j.id
+                limit v_left
+            ) as s;
+
+            if v_sample.expired is not null then
+                v_ids := dever.lock_free(v_sample.expired);
+                v_places := array(
+                    select j.ctid from dever.job as j where j.id = any (v_ids) and j.expires_at <= v_now
+                );
+                v_expired := v_expired + dever.finish(
+                    v_places, 'dead', pg_catalog.array_fill('expired'::text, array[pg_catalog.cardinality(v_places)]), null
+                );
+            end if;
+            if v_sample.exhausted is not null then
+                v_ids := dever.lock_free(v_sample.exhausted);
+                v_places := array(
+                    select j.ctid from dever.job as j where j.id = any (v_ids) and j.attempt >= j.max_attempts
+                );
+                v_exhausted := v_exhausted + dever.finish(
+                    v_places,
+                    'dead',
+                    pg_catalog.array_fill('attempts_exhausted'::text, array[pg_catalog.cardinality(v_places)]),
+                    null
+                );
+            end if;
+            if v_sample.stale is not null then
+                v_ids := dever.lock_free(v_sample.stale);
+                update dever.job as j
+                set
+                    due_at = j.run_at,
+                    run_at = 'infinity',
+                    lease_until = null,
+                    worker = null,
+                    reason = case
+                        when exists (
+                            select
+                            from dever.contract as c
+                            where c.target = j.target and c.id = any (v_live)
+                        ) then 'schema_mismatch'
+                        else 'unknown_target'
+                    end,
+                    error = null
+                where j.id = any (v_ids)
+                    and j.attempt < j.max_attempts;
+                get diagnostics v_count = row_count;
+                v_blocked := v_blocked + v_count;
+            end if;
+            if v_sample.elsewhere is not null then
+                v_ids := dever.lock_free(v_sample.elsewhere);
+                update dever.job as j
+                set queue_id = m.queue_id
+                from (
+                    select distinct on (p.contract_id) p.contract_id, p.queue_id
+                    from pg_catalog.unnest(v_elsewhere) as e (contract_id)
+                    join dever.policy as p on p.contract_id = e.contract_id
+                    where dever.is_policy_live(p.id, v_now)
+                    order by p.contract_id, p.id desc
+                ) as m
+                where m.contract_id = j.contract_id
+                    and j.id = any (v_ids);
+                get diagnostics v_count = row_count;
+                v_moved := v_moved + v_count;
+            end if;
+
+            v_left := v_left - v_sample.examined;
+            if v_left <= 0 then
+                v_cursor.run_at := v_sample.last_run_at;
+                v_cursor.job_id := v_sample.last_id;
+                exit;
+            end if;
+            v_cursor.run_at := 'infinity';
+            v_cursor.job_id := 0;
+        end if;
+
+        select
+            pg_catalog.count(*) as examined,
+            pg_catalog.max(s.id) as last_id,
+            pg_catalog.array_agg(s.id) filter (
+                where s.reason in ('unknown_target', 'schema_mismatch') and s.contract_id = any (v_live)
+            ) as runnable
+        into v_sample
+        from (
+            select j.id, j.reason, j.contract_id
+            from dever.job as j
+            where j.queue_id = v_queue.id
+                and j.queue_id > 0
+                and j.run_at = 'infinity'
+                and j.id > v_cursor.job_id
+            order by j.queue_id, j.run_at, j.id
+            limit v_left
+        ) as s;
+        if v_sample.runnable is not null then
+            v_ids := dever.lock_free(v_sample.runnable);
+            update dever.job as j
+            set
+                run_at = coalesce(j.due_at, v_now),
+                due_at = null,
+                attempt = least(j.attempt, j.max_attempts - 1),
+                reason = null
+            where j.id = any (v_ids) and j.run_at = 'infinity';
+            get diagnostics v_count = row_count;
+            v_unblocked := v_unblocked + v_count;
+            perform dever.wake(v_queue.id);
+        end if;
+        v_left := v_left - v_sample.examined;
+        if v_left <= 0 then
+            v_cursor.job_id := v_sample.last_id;
+            exit;
+        end if;
+    end loop;
+
+    if v_left > 0 then
+        v_cursor.queue_id := 0;
+        v_cursor.run_at := '-infinity';
+        v_cursor.job_id := 0;
+    end if;
+    if v_cursor is distinct from v_start then
+        update dever.sweep_cursor as c
+        set queue_id = v_cursor.queue_id, run_at = v_cursor.run_at, job_id = v_cursor.job_id
+        where c.one;
+    end if;
+
+    -- Kept for 36,500 days or more means for ever.
+    for v_keep in
+        select q.id as queue_id, k.outcome, k.keep_us
+        from dever.queue as q
+        cross join lateral (
+            values
+                ('succeeded', q.keep_succeeded_us),
+                ('dead', q.keep_dead_us),
+                ('cancelled', q.keep_cancelled_us)
+        ) as k (outcome, keep_us)
+        where k.keep_us < 3153600000000000
+        order by q.id
+    loop
+        exit when v_prune <= 0;
+        delete from dever.finished as f
+        where f.ctid = any (
+            array(
+                select o.ctid
+                from dever.finished as o
+                where o.queue_id = v_keep.queue_id
+                    and o.outcome = v_keep.outcome
+                    and o.finished_at < v_now - dever.as_interval(v_keep.keep_us)
+                order by o.queue_id, o.outcome, o.finished_at
+                limit v_prune
+                for update skip locked
+            )
+        );
+        get diagnostics v_count = row_count;
+        v_prune := v_prune - v_count;
+        v_pruned := v_pruned + v_count;
+    end loop;
+
+    -- A worker's row stays for a day, and as long as block_after may still ask since when it is gone.
+    delete from dever.worker as w
+    where w.alive_until < v_now - dever.as_interval(
+        greatest(86400000000, (select pg_catalog.max(q.block_after_us) from dever.queue as q))
+    );
+    get diagnostics v_count = row_count;
+
+    return query
+    select r.what, r.rows
+    from (
+        values
+            ('expired', v_expired),
+            ('exhausted', v_exhausted),
+            ('blocked', v_blocked),
+            ('unblocked', v_unblocked),
+            ('moved', v_moved),
+            ('pruned', v_pruned),
+            ('workers', v_count)
+    ) as r (what, rows)
+    where r.rows > 0;
+end
+$$;
+
+create or replace function dever.cancel(ids bigint[])
+returns table (id bigint, outcome text)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_ids bigint[];
+    v_places tid[];
+begin
+    perform dever.check_lengths(coalesce(pg_catalog.cardinality(cancel.ids), 0), '{}');
+    select coalesce(pg_catalog.array_agg(l.id), '{}'), coalesce(pg_catalog.array_agg(l.place), '{}')
+    into v_ids, v_places
+    from (
+        select j.id, j.place
+        from (select distinct u.id from pg_catalog.unnest(cancel.ids) as u (id) order by u.id) as u
+        cross join lateral (
+            select i.id, i.ctid as place from dever.job as i where i.id = u.id for update
+        ) as j
+    ) as l;
+    perform dever.finish(
+        v_places,
+        'cancelled',
+        pg_catalog.array_fill('cancelled'::text, array[pg_catalog.cardinality(v_places)]),
+        null
+    );
+    return query
+    select
+        i.id,
+        case
+            when i.id = any (v_ids) then 'cancelled'
+            when exists (select from dever.finished as f where f.id = i.id) then 'finished'
+            else 'not_found'
+        end
+    from dever.verdicts(cancel.ids, v_ids, '{}') as i;
+end
+$$;
+
 update dever.installation
 set version = '0.2.0', protocol_min = 1, protocol_max = 1,
     upgraded_at = dever.clock();
@@ -146,3 +1240,9 @@ begin
     end if;
 end
 $$;
+
+revoke all on function dever.check_keys(text[]) from public;
+
+revoke all on function dever.hold(bigint[], bigint[]) from public;
+
+revoke all on function dever.finish(tid[], text, text[], text[]) from public;

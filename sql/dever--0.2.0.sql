@@ -315,41 +315,45 @@ $$;
 comment on function dever.check_name(text, text) is
 'The one rule for names of queues, schedules, locks, outboxes and workers';
 
--- Returns the key as it is. Raises DV006, DV002. Locks nothing.
-create function dever.check_key(key text)
-returns text
+-- All keys in one call: a call for each would cost more than the checks. Raises DV006, DV002. Locks
+-- nothing.
+create function dever.check_keys(keys text[])
+returns void
 language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
+declare
+    v_key text;
 begin
-    if check_key.key is null or dever.is_blank(check_key.key) then
-        raise exception using
-            errcode = 'DV006',
-            message = 'the idempotency key is missing or blank',
-            hint = 'name the business event, for example receipt:7';
-    end if;
-    if pg_catalog.octet_length(check_key.key) > 1024 then
-        raise exception using
-            errcode = 'DV006',
-            message = pg_catalog.format(
-                'the idempotency key is %s bytes long', pg_catalog.octet_length(check_key.key)
-            ),
-            hint = 'give a key of 1 to 1024 bytes';
-    end if;
-    if pg_catalog.starts_with(check_key.key, '__dever_') then
-        raise exception using
-            errcode = 'DV002',
-            message = 'the idempotency key starts with __dever_, which is reserved',
-            hint = 'keys that start with __dever_ belong to Dever SQL, choose another one';
-    end if;
-    return check_key.key;
+    foreach v_key in array check_keys.keys loop
+        if v_key is null or dever.is_blank(v_key) then
+            raise exception using
+                errcode = 'DV006',
+                message = 'the idempotency key is missing or blank',
+                hint = 'name the business event, for example receipt:7';
+        end if;
+        if pg_catalog.octet_length(v_key) > 1024 then
+            raise exception using
+                errcode = 'DV006',
+                message = pg_catalog.format(
+                    'the idempotency key is %s bytes long', pg_catalog.octet_length(v_key)
+                ),
+                hint = 'give a key of 1 to 1024 bytes';
+        end if;
+        if pg_catalog.starts_with(v_key, '__dever_') then
+            raise exception using
+                errcode = 'DV002',
+                message = 'the idempotency key starts with __dever_, which is reserved',
+                hint = 'keys that start with __dever_ belong to Dever SQL, choose another one';
+        end if;
+    end loop;
 end
 $$;
 
-comment on function dever.check_key(text) is 'The one rule for idempotency keys, of jobs and of messages';
+comment on function dever.check_keys(text[]) is 'The one rule for idempotency keys, of jobs and of messages';
 
 -- Microseconds of a duration, null for null. Raises DV007. Stored instead of the interval because
 -- months and days of an interval mean different lengths in different sessions.
@@ -2593,17 +2597,16 @@ as $$
 #variable_conflict use_column
 declare
     v_count integer := pg_catalog.cardinality(enqueue_under.keys);
-    v_key text;
     v_instant timestamptz;
     v_visibility bigint;
     v_now timestamptz := dever.clock();
 begin
-    foreach v_key in array enqueue_under.keys loop
-        perform dever.check_key(v_key);
-    end loop;
+    perform dever.check_keys(enqueue_under.keys);
     if enqueue_under.run_ats is not null then
         foreach v_instant in array enqueue_under.run_ats loop
-            perform dever.check_instant(v_instant, 'run_at');
+            if v_instant is not null then
+                v_instant := dever.check_instant(v_instant, 'run_at');
+            end if;
         end loop;
     end if;
     select q.visibility_us into strict v_visibility
@@ -2822,7 +2825,7 @@ declare
     v_id bigint;
 begin
     if send_under.key is not null then
-        perform dever.check_key(send_under.key);
+        perform dever.check_keys(array[send_under.key]);
     end if;
     if send_under.max_attempts < 1 then
         raise exception using
@@ -2971,12 +2974,13 @@ comment on function dever.send_many(text, jsonb[]) is
 -- The head hint keeps the scan flat while some session holds an old snapshot and dead rows pile up in
 -- front: the setting dever.head_<queue id> of the session keeps where the last claim started. Digits
 -- only: contract hash, run_at and id of the bound, when the last full scan ran and what it cost, all
--- in microseconds. A scan was dear when it took more than 2 ms and 20 us a row, and walked more index
--- entries than 1,000 and 10 a row (a busy machine alone makes no scan dear; without track_counts only
--- time tells). After a dear one the scans start at the bound until 20 times its cost has passed, so a
--- row that slips in below the bound (a late commit, a lease that ran out) waits at most that long. It is
--- only ever a hint: anything else in the setting means no hint. Its timing is the one exception to
--- dever.clock(): it measures cost, it decides about no job.
+-- in microseconds. A scan was dear when it walked more than 1,000 index entries and 10 a row, or 20
+-- pages of the index and one for 50 rows: entries of finished jobs are counted by their pages
+-- alone (time would also count a busy machine; without track_counts only time tells). After a dear one
+-- the scans start at the bound until 20 times its cost has passed, so a row that slips in below the
+-- bound (a late commit, a lease that ran out) waits at most that long. It is only ever a hint: anything
+-- else in the setting means no hint. Its timing is the one exception to dever.clock(): it measures
+-- cost, it decides about no job.
 
 -- Returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt counted.
 -- One short transaction of its own; locks only the rows it takes, skipping rows that others lock.
@@ -3009,13 +3013,13 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
-set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
 as $$
 #variable_conflict use_column
 declare
     v_lease bigint := dever.positive_microseconds(claim.lease, 'lease');
+    v_worker text;
     v_queue_id bigint;
     v_now timestamptz;
     v_setting text;
@@ -3023,8 +3027,9 @@ declare
     v_hint bigint[];
     v_started bigint;
     v_finished bigint;
-    v_cheap bigint := 2000 + 20::bigint * claim.n;
+    v_index pg_catalog.oid := 'dever.job_claim_idx'::pg_catalog.regclass;
     v_entries bigint;
+    v_pages bigint;
     v_dear boolean;
     v_full boolean := true;
     v_bound_run_at timestamptz := '-infinity';
@@ -3042,15 +3047,15 @@ begin
             message = pg_catalog.format('n is %s, at most 10,000 jobs can be claimed in one call', claim.n),
             hint = 'claim what you have free slots for';
     end if;
-    -- Schedules and outboxes claim from reserved queues, so only the form of the name is checked.
-    if claim.queue is null or not pg_catalog.starts_with(claim.queue, '__dever_') then
-        perform dever.check_name(claim.queue, 'queue');
-    end if;
-    perform dever.check_name(claim.worker, 'worker');
+    v_worker := dever.check_name(claim.worker, 'worker');
     select q.id into v_queue_id
     from dever.queue as q
     where q.name = claim.queue and not q.paused;
     if not found then
+        -- Schedules and outboxes claim from reserved queues, so only the form of the name is checked.
+        if claim.queue is null or not pg_catalog.starts_with(claim.queue, '__dever_') then
+            perform dever.check_name(claim.queue, 'queue');
+        end if;
         return;
     end if;
 
@@ -3071,7 +3076,8 @@ begin
     end if;
 
     -- Read into a variable: a volatile clock in the condition could not bound the index scan.
-    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned('dever.job_claim_idx'::pg_catalog.regclass);
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index);
+    v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index);
     v_now := dever.clock();
     select pg_catalog.array_agg(c.ctid), (pg_catalog.array_agg(c.run_at))[1], (pg_catalog.array_agg(c.id))[1]
     into v_ctids, v_head_run_at, v_head_id
@@ -3100,9 +3106,11 @@ begin
         v_head_run_at := greatest(v_bound_run_at, v_now - interval '100 milliseconds');
         v_head_id := 0;
     end if;
-    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned('dever.job_claim_idx'::pg_catalog.regclass)
-        - v_entries;
-    v_dear := v_finished - v_started > v_cheap and (v_entries = 0 or v_entries > 1000 + 10::bigint * claim.n);
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index) - v_entries;
+    v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index) - v_pages;
+    v_dear := v_entries > 1000 + 10::bigint * claim.n
+        or v_pages > 20 + claim.n / 50
+        or (v_pages = 0 and v_finished - v_started > 2000 + 20::bigint * claim.n);
     -- Written only when it will be used: after a dear scan, or while a bound is in force.
     if not v_full or v_dear then
         perform pg_catalog.set_config(
@@ -3129,8 +3137,8 @@ begin
         set
             attempt = j.attempt + 1,
             token = pg_catalog.nextval('dever.token_seq'),
-            lease_until = v_now + dever.as_interval(coalesce(v_lease, j.visibility_us)),
-            worker = claim.worker
+            lease_until = v_now + coalesce(v_lease, j.visibility_us) * interval '1 microsecond',
+            worker = v_worker
         where j.ctid = any (v_ctids)
         returning
             j.id, j.token, j.target, j.key, j.attempt, j.max_attempts, j.contract_id, j.payload,
@@ -3148,7 +3156,9 @@ begin
         c.run_at,
         c.lease_until
     from claimed as c
-    left join dever.contract as k on k.id = c.contract_id
+    left join (
+        select i.id, i.fingerprint from dever.contract as i where i.id = any (claim.contracts)
+    ) as k on k.id = c.contract_id
     order by c.run_at, c.id;
 end
 $$;
@@ -3169,9 +3179,16 @@ comment on function dever.claim(text, text, integer, interval, integer[]) is
 -- Rows are found by a lateral look per id: a plain join may as well walk the whole index once, and does
 -- when its plan was made while the table was empty.
 
--- Locks the rows whose claim is still in force. held: their ids. busy: ids whose row another
--- transaction holds. Everything else is lost. Raises DV007 for arrays of unequal length.
-create function dever.hold(ids bigint[], tokens bigint[], out held bigint[], out busy bigint[])
+-- Locks the rows whose claim is still in force. held and, beside it, places: their ids and where they lie,
+-- which stays true while they are locked. busy: ids whose row another transaction holds. Everything else
+-- is lost. Raises DV007 for arrays of unequal length.
+create function dever.hold(
+    ids bigint[],
+    tokens bigint[],
+    out held bigint[],
+    out places tid[],
+    out busy bigint[]
+)
 language plpgsql
 volatile
 parallel unsafe
@@ -3184,39 +3201,34 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-    v_locked bigint[];
+    v_count integer := coalesce(pg_catalog.cardinality(hold.ids), 0);
     v_leases timestamptz[];
+    v_first_end timestamptz;
     v_now timestamptz;
 begin
-    perform dever.check_lengths(
-        coalesce(pg_catalog.cardinality(hold.ids), 0), array[coalesce(pg_catalog.cardinality(hold.tokens), 0)]
-    );
-    select pg_catalog.array_agg(l.id), pg_catalog.array_agg(l.lease_until)
-    into v_locked, v_leases
+    perform dever.check_lengths(v_count, array[coalesce(pg_catalog.cardinality(hold.tokens), 0)]);
+    select
+        pg_catalog.array_agg(l.id),
+        pg_catalog.array_agg(l.place),
+        pg_catalog.array_agg(l.lease_until),
+        pg_catalog.min(l.lease_until)
+    into held, places, v_leases, v_first_end
     from (
-        select j.id, j.lease_until
+        select j.id, j.place, j.lease_until
         from rows from (
             pg_catalog.unnest(hold.ids),
             pg_catalog.unnest(hold.tokens)
         ) as u (id, token)
         cross join lateral (
-            select i.id, i.lease_until
+            select i.id, i.ctid as place, i.lease_until
             from dever.job as i
             where i.id = u.id and i.token = u.token
             for update skip locked
         ) as j
     ) as l;
     v_now := dever.clock();
-    held := array(
-        select l.id
-        from rows from (
-            pg_catalog.unnest(v_locked),
-            pg_catalog.unnest(v_leases)
-        ) as l (id, lease_until)
-        where l.lease_until > v_now
-    );
     busy := '{}';
-    if coalesce(pg_catalog.cardinality(v_locked), 0) < pg_catalog.cardinality(hold.ids) then
+    if coalesce(pg_catalog.cardinality(held), 0) < v_count then
         busy := array(
             select j.id
             from rows from (
@@ -3226,9 +3238,23 @@ begin
             cross join lateral (
                 select i.id from dever.job as i where i.id = u.id and i.token = u.token limit 1
             ) as j
-            where j.id <> all (coalesce(v_locked, '{}'))
+            where j.id <> all (coalesce(held, '{}'))
         );
     end if;
+    -- A row without a lease has no claim either, although its token is the last one.
+    if v_first_end > v_now and pg_catalog.array_position(v_leases, null) is null then
+        return;
+    end if;
+    select
+        coalesce(pg_catalog.array_agg(l.id), '{}'),
+        coalesce(pg_catalog.array_agg(l.place), '{}')
+    into held, places
+    from rows from (
+        pg_catalog.unnest(held),
+        pg_catalog.unnest(places),
+        pg_catalog.unnest(v_leases)
+    ) as l (id, place, lease_until)
+    where l.lease_until > v_now;
 end
 $$;
 
@@ -3265,9 +3291,9 @@ $$;
 comment on function dever.verdicts(bigint[], bigint[], bigint[]) is 'One verdict per distinct id, in the caller''s order';
 
 -- Moves rows that the caller has locked to dever.finished, or away when the queue keeps none of that
--- outcome. reasons and errors run beside ids; null for success.
-create function dever.finish(ids bigint[], outcome text, reasons text[], errors text[])
-returns void
+-- outcome. reasons and errors run beside places; null for success. Returns how many rows were moved.
+create function dever.finish(places tid[], outcome text, reasons text[], errors text[])
+returns bigint
 language plpgsql
 volatile
 parallel unsafe
@@ -3281,61 +3307,69 @@ as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := dever.clock();
+    v_moved bigint;
 begin
     with gone as (
         delete from dever.job as j
-        where j.id = any (finish.ids)
-        returning j.*
+        where j.ctid = any (finish.places)
+        returning j.ctid as place, j.*
+    ),
+
+    kept as (
+        insert into dever.finished (
+            id, queue_id, outcome, finished_at, attempt, max_attempts, token, contract_id, visibility_us,
+            backoff_base_us, backoff_max_us, backoff_jitter, expires_at, run_at, created_at, target, key,
+            worker, reason, error, payload
+        )
+        select
+            g.id,
+            g.queue_id,
+            finish.outcome,
+            v_now,
+            g.attempt,
+            g.max_attempts,
+            g.token,
+            g.contract_id,
+            g.visibility_us,
+            g.backoff_base_us,
+            g.backoff_max_us,
+            g.backoff_jitter,
+            g.expires_at,
+            coalesce(g.due_at, g.run_at),
+            g.created_at,
+            g.target,
+            g.key,
+            g.worker,
+            pg_catalog.left(r.reason, 255),
+            -- An end without an error of its own keeps the one of the attempt before.
+            case when finish.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
+            g.payload
+        from gone as g
+        join dever.queue as q on q.id = g.queue_id
+        left join (
+            select distinct on (u.place) u.place, u.reason, u.error
+            from rows from (
+                pg_catalog.unnest(finish.places),
+                pg_catalog.unnest(finish.reasons),
+                pg_catalog.unnest(finish.errors)
+            ) as u (place, reason, error)
+            where finish.reasons is not null
+        ) as r on r.place = g.place
+        where case finish.outcome
+            when 'succeeded' then q.keep_succeeded_us
+            when 'dead' then q.keep_dead_us
+            else q.keep_cancelled_us
+        end > 0
     )
-    insert into dever.finished (
-        id, queue_id, outcome, finished_at, attempt, max_attempts, token, contract_id, visibility_us,
-        backoff_base_us, backoff_max_us, backoff_jitter, expires_at, run_at, created_at, target, key,
-        worker, reason, error, payload
-    )
-    select
-        g.id,
-        g.queue_id,
-        finish.outcome,
-        v_now,
-        g.attempt,
-        g.max_attempts,
-        g.token,
-        g.contract_id,
-        g.visibility_us,
-        g.backoff_base_us,
-        g.backoff_max_us,
-        g.backoff_jitter,
-        g.expires_at,
-        coalesce(g.due_at, g.run_at),
-        g.created_at,
-        g.target,
-        g.key,
-        g.worker,
-        pg_catalog.left(r.reason, 255),
-        -- An end without an error of its own keeps the one of the attempt before.
-        case when finish.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
-        g.payload
-    from gone as g
-    join dever.queue as q on q.id = g.queue_id
-    left join (
-        select distinct on (u.id) u.id, u.reason, u.error
-        from rows from (
-            pg_catalog.unnest(finish.ids),
-            pg_catalog.unnest(finish.reasons),
-            pg_catalog.unnest(finish.errors)
-        ) as u (id, reason, error)
-        where finish.reasons is not null
-    ) as r on r.id = g.id
-    where case finish.outcome
-        when 'succeeded' then q.keep_succeeded_us
-        when 'dead' then q.keep_dead_us
-        else q.keep_cancelled_us
-    end > 0;
+
+    select pg_catalog.count(*) into v_moved
+    from gone;
+    return v_moved;
 end
 $$;
 
-comment on function dever.finish(bigint[], text, text[], text[]) is
-'Moves locked rows from dever.job to dever.finished with an outcome';
+comment on function dever.finish(tid[], text, text[], text[]) is
+'Moves locked rows from dever.job to dever.finished with an outcome; how many there were';
 
 -- A full new lease from now. One short transaction. See the head of this file for the verdicts.
 create function dever.renew(ids bigint[], tokens bigint[], lease interval)
@@ -3360,8 +3394,8 @@ begin
     v_hold := dever.hold(renew.ids, renew.tokens);
     v_now := dever.clock();
     update dever.job as j
-    set lease_until = v_now + dever.as_interval(coalesce(v_lease, j.visibility_us))
-    where j.id = any (v_hold.held);
+    set lease_until = v_now + coalesce(v_lease, j.visibility_us) * interval '1 microsecond'
+    where j.ctid = any (v_hold.places);
     return query select v.id, v.ok from dever.verdicts(renew.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
@@ -3384,7 +3418,11 @@ declare
     v_hold record;
 begin
     v_hold := dever.hold(complete.ids, complete.tokens);
-    perform dever.finish(v_hold.held, 'succeeded', null, null);
+    if dever.finish(v_hold.places, 'succeeded', null, null) = pg_catalog.cardinality(complete.ids) then
+        -- As many as there are ids: all of them, and none twice. The common case needs no comparing.
+        return query select u.id, true from pg_catalog.unnest(complete.ids) as u (id);
+        return;
+    end if;
     return query select v.id, v.ok from dever.verdicts(complete.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
@@ -3438,6 +3476,7 @@ declare
     v_now timestamptz;
     v_delays bigint[];
     v_dead bigint[];
+    v_places tid[];
     v_reasons text[];
     v_errors text[];
 begin
@@ -3455,8 +3494,12 @@ begin
     v_hold := dever.hold(retry.ids, retry.tokens);
     v_now := dever.clock();
 
-    select pg_catalog.array_agg(j.id), pg_catalog.array_agg(u.reason), pg_catalog.array_agg(u.error)
-    into v_dead, v_reasons, v_errors
+    select
+        pg_catalog.array_agg(j.id),
+        pg_catalog.array_agg(j.place),
+        pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
+        pg_catalog.array_agg(u.error)
+    into v_dead, v_places, v_reasons, v_errors
     from rows from (
         pg_catalog.unnest(retry.ids),
         pg_catalog.unnest(retry.tokens),
@@ -3465,7 +3508,7 @@ begin
     )
         as u (id, token, reason, error)
     cross join lateral (
-        select i.id
+        select i.id, i.ctid as place
         from dever.job as i
         where i.id = u.id and i.token = u.token and i.attempt >= i.max_attempts
         limit 1
@@ -3503,16 +3546,7 @@ begin
     ) as k
     where j.ctid = k.place and u.id = any (v_hold.held);
 
-    perform dever.finish(
-        v_dead,
-        'dead',
-        array(
-            select coalesce(r.reason, 'handler_failed')
-            from pg_catalog.unnest(v_reasons) with ordinality as r (reason, ordinal)
-            order by r.ordinal
-        ),
-        v_errors
-    );
+    perform dever.finish(v_places, 'dead', v_reasons, v_errors);
 
     return query
     select
@@ -3556,7 +3590,7 @@ begin
     ]);
     v_hold := dever.hold(bury.ids, bury.tokens);
     perform dever.finish(
-        pg_catalog.array_agg(u.id),
+        pg_catalog.array_agg(h.place),
         'dead',
         pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
         pg_catalog.array_agg(u.error)
@@ -3566,7 +3600,10 @@ begin
         pg_catalog.unnest(bury.reasons),
         pg_catalog.unnest(bury.errors)
     ) as u (id, reason, error)
-    where u.id = any (v_hold.held);
+    join rows from (
+        pg_catalog.unnest(v_hold.held),
+        pg_catalog.unnest(v_hold.places)
+    ) as h (id, place) on h.id = u.id;
     return query select v.id, v.ok from dever.verdicts(bury.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
@@ -3659,13 +3696,13 @@ as $$
 #variable_conflict use_column
 declare
     v_hold record;
-    v_dead bigint[];
+    v_dead tid[];
     v_queue_id bigint;
 begin
     v_hold := dever.hold(release.ids, release.tokens);
     v_dead := array(
-        select j.id from dever.job as j
-        where j.id = any (v_hold.held) and j.attempt >= j.max_attempts
+        select j.ctid from dever.job as j
+        where j.ctid = any (v_hold.places) and j.attempt >= j.max_attempts
     );
     perform dever.finish(
         v_dead, 'dead', pg_catalog.array_fill('interrupted'::text, array[pg_catalog.cardinality(v_dead)]), null
@@ -3674,7 +3711,7 @@ begin
         with freed as (
             update dever.job as j
             set lease_until = null, worker = null
-            where j.id = any (v_hold.held)
+            where j.ctid = any (v_hold.places)
             returning j.queue_id
         )
         select distinct f.queue_id from freed as f
@@ -3794,6 +3831,7 @@ declare
     v_elsewhere integer[];
     v_sample record;
     v_ids bigint[];
+    v_places tid[];
     v_count bigint;
     v_exhausted bigint := 0;
     v_expired bigint := 0;
@@ -3881,25 +3919,24 @@ begin
 
             if v_sample.expired is not null then
                 v_ids := dever.lock_free(v_sample.expired);
-                v_ids := array(
-                    select j.id from dever.job as j where j.id = any (v_ids) and j.expires_at <= v_now
+                v_places := array(
+                    select j.ctid from dever.job as j where j.id = any (v_ids) and j.expires_at <= v_now
                 );
-                v_count := pg_catalog.cardinality(v_ids);
-                perform dever.finish(
-                    v_ids, 'dead', pg_catalog.array_fill('expired'::text, array[v_count::integer]), null
+                v_expired := v_expired + dever.finish(
+                    v_places, 'dead', pg_catalog.array_fill('expired'::text, array[pg_catalog.cardinality(v_places)]), null
                 );
-                v_expired := v_expired + v_count;
             end if;
             if v_sample.exhausted is not null then
                 v_ids := dever.lock_free(v_sample.exhausted);
-                v_ids := array(
-                    select j.id from dever.job as j where j.id = any (v_ids) and j.attempt >= j.max_attempts
+                v_places := array(
+                    select j.ctid from dever.job as j where j.id = any (v_ids) and j.attempt >= j.max_attempts
                 );
-                v_count := pg_catalog.cardinality(v_ids);
-                perform dever.finish(
-                    v_ids, 'dead', pg_catalog.array_fill('attempts_exhausted'::text, array[v_count::integer]), null
+                v_exhausted := v_exhausted + dever.finish(
+                    v_places,
+                    'dead',
+                    pg_catalog.array_fill('attempts_exhausted'::text, array[pg_catalog.cardinality(v_places)]),
+                    null
                 );
-                v_exhausted := v_exhausted + v_count;
             end if;
             if v_sample.stale is not null then
                 v_ids := dever.lock_free(v_sample.stale);
@@ -5467,17 +5504,22 @@ as $$
 #variable_conflict use_column
 declare
     v_ids bigint[];
+    v_places tid[];
 begin
     perform dever.check_lengths(coalesce(pg_catalog.cardinality(cancel.ids), 0), '{}');
-    v_ids := array(
-        select j.id
+    select coalesce(pg_catalog.array_agg(l.id), '{}'), coalesce(pg_catalog.array_agg(l.place), '{}')
+    into v_ids, v_places
+    from (
+        select j.id, j.place
         from (select distinct u.id from pg_catalog.unnest(cancel.ids) as u (id) order by u.id) as u
-        cross join lateral (select i.id from dever.job as i where i.id = u.id for update) as j
-    );
+        cross join lateral (
+            select i.id, i.ctid as place from dever.job as i where i.id = u.id for update
+        ) as j
+    ) as l;
     perform dever.finish(
-        v_ids,
+        v_places,
         'cancelled',
-        pg_catalog.array_fill('cancelled'::text, array[pg_catalog.cardinality(v_ids)]),
+        pg_catalog.array_fill('cancelled'::text, array[pg_catalog.cardinality(v_places)]),
         null
     );
     return query

@@ -31,7 +31,7 @@ alter extension dever add table dever.finished;
 alter extension dever add table dever.sweep_cursor;
 alter extension dever add function dever.is_blank;
 alter extension dever add function dever.check_name;
-alter extension dever add function dever.check_key;
+alter extension dever add function dever.check_keys;
 alter extension dever add function dever.microseconds;
 alter extension dever add function dever.positive_microseconds;
 alter extension dever add function dever.as_interval;

@@ -51,41 +51,45 @@ $$;
 comment on function dever.check_name(text, text) is
 'The one rule for names of queues, schedules, locks, outboxes and workers';
 
--- Returns the key as it is. Raises DV006, DV002. Locks nothing.
-create function dever.check_key(key text)
-returns text
+-- All keys in one call: a call for each would cost more than the checks. Raises DV006, DV002. Locks
+-- nothing.
+create function dever.check_keys(keys text[])
+returns void
 language plpgsql
 immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
+declare
+    v_key text;
 begin
-    if check_key.key is null or dever.is_blank(check_key.key) then
-        raise exception using
-            errcode = 'DV006',
-            message = 'the idempotency key is missing or blank',
-            hint = 'name the business event, for example receipt:7';
-    end if;
-    if pg_catalog.octet_length(check_key.key) > 1024 then
-        raise exception using
-            errcode = 'DV006',
-            message = pg_catalog.format(
-                'the idempotency key is %s bytes long', pg_catalog.octet_length(check_key.key)
-            ),
-            hint = 'give a key of 1 to 1024 bytes';
-    end if;
-    if pg_catalog.starts_with(check_key.key, '__dever_') then
-        raise exception using
-            errcode = 'DV002',
-            message = 'the idempotency key starts with __dever_, which is reserved',
-            hint = 'keys that start with __dever_ belong to Dever SQL, choose another one';
-    end if;
-    return check_key.key;
+    foreach v_key in array check_keys.keys loop
+        if v_key is null or dever.is_blank(v_key) then
+            raise exception using
+                errcode = 'DV006',
+                message = 'the idempotency key is missing or blank',
+                hint = 'name the business event, for example receipt:7';
+        end if;
+        if pg_catalog.octet_length(v_key) > 1024 then
+            raise exception using
+                errcode = 'DV006',
+                message = pg_catalog.format(
+                    'the idempotency key is %s bytes long', pg_catalog.octet_length(v_key)
+                ),
+                hint = 'give a key of 1 to 1024 bytes';
+        end if;
+        if pg_catalog.starts_with(v_key, '__dever_') then
+            raise exception using
+                errcode = 'DV002',
+                message = 'the idempotency key starts with __dever_, which is reserved',
+                hint = 'keys that start with __dever_ belong to Dever SQL, choose another one';
+        end if;
+    end loop;
 end
 $$;
 
-comment on function dever.check_key(text) is 'The one rule for idempotency keys, of jobs and of messages';
+comment on function dever.check_keys(text[]) is 'The one rule for idempotency keys, of jobs and of messages';
 
 -- Microseconds of a duration, null for null. Raises DV007. Stored instead of the interval because
 -- months and days of an interval mean different lengths in different sessions.

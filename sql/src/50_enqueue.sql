@@ -184,17 +184,16 @@ as $$
 #variable_conflict use_column
 declare
     v_count integer := pg_catalog.cardinality(enqueue_under.keys);
-    v_key text;
     v_instant timestamptz;
     v_visibility bigint;
     v_now timestamptz := dever.clock();
 begin
-    foreach v_key in array enqueue_under.keys loop
-        perform dever.check_key(v_key);
-    end loop;
+    perform dever.check_keys(enqueue_under.keys);
     if enqueue_under.run_ats is not null then
         foreach v_instant in array enqueue_under.run_ats loop
-            perform dever.check_instant(v_instant, 'run_at');
+            if v_instant is not null then
+                v_instant := dever.check_instant(v_instant, 'run_at');
+            end if;
         end loop;
     end if;
     select q.visibility_us into strict v_visibility
@@ -413,7 +412,7 @@ declare
     v_id bigint;
 begin
     if send_under.key is not null then
-        perform dever.check_key(send_under.key);
+        perform dever.check_keys(array[send_under.key]);
     end if;
     if send_under.max_attempts < 1 then
         raise exception using

@@ -7,12 +7,13 @@
 -- The head hint keeps the scan flat while some session holds an old snapshot and dead rows pile up in
 -- front: the setting dever.head_<queue id> of the session keeps where the last claim started. Digits
 -- only: contract hash, run_at and id of the bound, when the last full scan ran and what it cost, all
--- in microseconds. A scan was dear when it took more than 2 ms and 20 us a row, and walked more index
--- entries than 1,000 and 10 a row (a busy machine alone makes no scan dear; without track_counts only
--- time tells). After a dear one the scans start at the bound until 20 times its cost has passed, so a
--- row that slips in below the bound (a late commit, a lease that ran out) waits at most that long. It is
--- only ever a hint: anything else in the setting means no hint. Its timing is the one exception to
--- dever.clock(): it measures cost, it decides about no job.
+-- in microseconds. A scan was dear when it walked more than 1,000 index entries and 10 a row, or 20
+-- pages of the index and one for 50 rows: entries of finished jobs are counted by their pages
+-- alone (time would also count a busy machine; without track_counts only time tells). After a dear one
+-- the scans start at the bound until 20 times its cost has passed, so a row that slips in below the
+-- bound (a late commit, a lease that ran out) waits at most that long. It is only ever a hint: anything
+-- else in the setting means no hint. Its timing is the one exception to dever.clock(): it measures
+-- cost, it decides about no job.
 
 -- Returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt counted.
 -- One short transaction of its own; locks only the rows it takes, skipping rows that others lock.
@@ -45,13 +46,13 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
-set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
 as $$
 #variable_conflict use_column
 declare
     v_lease bigint := dever.positive_microseconds(claim.lease, 'lease');
+    v_worker text;
     v_queue_id bigint;
     v_now timestamptz;
     v_setting text;
@@ -59,8 +60,9 @@ declare
     v_hint bigint[];
     v_started bigint;
     v_finished bigint;
-    v_cheap bigint := 2000 + 20::bigint * claim.n;
+    v_index pg_catalog.oid := 'dever.job_claim_idx'::pg_catalog.regclass;
     v_entries bigint;
+    v_pages bigint;
     v_dear boolean;
     v_full boolean := true;
     v_bound_run_at timestamptz := '-infinity';
@@ -78,15 +80,15 @@ begin
             message = pg_catalog.format('n is %s, at most 10,000 jobs can be claimed in one call', claim.n),
             hint = 'claim what you have free slots for';
     end if;
-    -- Schedules and outboxes claim from reserved queues, so only the form of the name is checked.
-    if claim.queue is null or not pg_catalog.starts_with(claim.queue, '__dever_') then
-        perform dever.check_name(claim.queue, 'queue');
-    end if;
-    perform dever.check_name(claim.worker, 'worker');
+    v_worker := dever.check_name(claim.worker, 'worker');
     select q.id into v_queue_id
     from dever.queue as q
     where q.name = claim.queue and not q.paused;
     if not found then
+        -- Schedules and outboxes claim from reserved queues, so only the form of the name is checked.
+        if claim.queue is null or not pg_catalog.starts_with(claim.queue, '__dever_') then
+            perform dever.check_name(claim.queue, 'queue');
+        end if;
         return;
     end if;
 
@@ -107,7 +109,8 @@ begin
     end if;
 
     -- Read into a variable: a volatile clock in the condition could not bound the index scan.
-    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned('dever.job_claim_idx'::pg_catalog.regclass);
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index);
+    v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index);
     v_now := dever.clock();
     select pg_catalog.array_agg(c.ctid), (pg_catalog.array_agg(c.run_at))[1], (pg_catalog.array_agg(c.id))[1]
     into v_ctids, v_head_run_at, v_head_id
@@ -136,9 +139,11 @@ begin
         v_head_run_at := greatest(v_bound_run_at, v_now - interval '100 milliseconds');
         v_head_id := 0;
     end if;
-    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned('dever.job_claim_idx'::pg_catalog.regclass)
-        - v_entries;
-    v_dear := v_finished - v_started > v_cheap and (v_entries = 0 or v_entries > 1000 + 10::bigint * claim.n);
+    v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index) - v_entries;
+    v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index) - v_pages;
+    v_dear := v_entries > 1000 + 10::bigint * claim.n
+        or v_pages > 20 + claim.n / 50
+        or (v_pages = 0 and v_finished - v_started > 2000 + 20::bigint * claim.n);
     -- Written only when it will be used: after a dear scan, or while a bound is in force.
     if not v_full or v_dear then
         perform pg_catalog.set_config(
@@ -165,8 +170,8 @@ begin
         set
             attempt = j.attempt + 1,
             token = pg_catalog.nextval('dever.token_seq'),
-            lease_until = v_now + dever.as_interval(coalesce(v_lease, j.visibility_us)),
-            worker = claim.worker
+            lease_until = v_now + coalesce(v_lease, j.visibility_us) * interval '1 microsecond',
+            worker = v_worker
         where j.ctid = any (v_ctids)
         returning
             j.id, j.token, j.target, j.key, j.attempt, j.max_attempts, j.contract_id, j.payload,
@@ -184,7 +189,9 @@ begin
         c.run_at,
         c.lease_until
     from claimed as c
-    left join dever.contract as k on k.id = c.contract_id
+    left join (
+        select i.id, i.fingerprint from dever.contract as i where i.id = any (claim.contracts)
+    ) as k on k.id = c.contract_id
     order by c.run_at, c.id;
 end
 $$;

@@ -9,9 +9,16 @@
 -- Rows are found by a lateral look per id: a plain join may as well walk the whole index once, and does
 -- when its plan was made while the table was empty.
 
--- Locks the rows whose claim is still in force. held: their ids. busy: ids whose row another
--- transaction holds. Everything else is lost. Raises DV007 for arrays of unequal length.
-create function dever.hold(ids bigint[], tokens bigint[], out held bigint[], out busy bigint[])
+-- Locks the rows whose claim is still in force. held and, beside it, places: their ids and where they lie,
+-- which stays true while they are locked. busy: ids whose row another transaction holds. Everything else
+-- is lost. Raises DV007 for arrays of unequal length.
+create function dever.hold(
+    ids bigint[],
+    tokens bigint[],
+    out held bigint[],
+    out places tid[],
+    out busy bigint[]
+)
 language plpgsql
 volatile
 parallel unsafe
@@ -24,39 +31,34 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-    v_locked bigint[];
+    v_count integer := coalesce(pg_catalog.cardinality(hold.ids), 0);
     v_leases timestamptz[];
+    v_first_end timestamptz;
     v_now timestamptz;
 begin
-    perform dever.check_lengths(
-        coalesce(pg_catalog.cardinality(hold.ids), 0), array[coalesce(pg_catalog.cardinality(hold.tokens), 0)]
-    );
-    select pg_catalog.array_agg(l.id), pg_catalog.array_agg(l.lease_until)
-    into v_locked, v_leases
+    perform dever.check_lengths(v_count, array[coalesce(pg_catalog.cardinality(hold.tokens), 0)]);
+    select
+        pg_catalog.array_agg(l.id),
+        pg_catalog.array_agg(l.place),
+        pg_catalog.array_agg(l.lease_until),
+        pg_catalog.min(l.lease_until)
+    into held, places, v_leases, v_first_end
     from (
-        select j.id, j.lease_until
+        select j.id, j.place, j.lease_until
         from rows from (
             pg_catalog.unnest(hold.ids),
             pg_catalog.unnest(hold.tokens)
         ) as u (id, token)
         cross join lateral (
-            select i.id, i.lease_until
+            select i.id, i.ctid as place, i.lease_until
             from dever.job as i
             where i.id = u.id and i.token = u.token
             for update skip locked
         ) as j
     ) as l;
     v_now := dever.clock();
-    held := array(
-        select l.id
-        from rows from (
-            pg_catalog.unnest(v_locked),
-            pg_catalog.unnest(v_leases)
-        ) as l (id, lease_until)
-        where l.lease_until > v_now
-    );
     busy := '{}';
-    if coalesce(pg_catalog.cardinality(v_locked), 0) < pg_catalog.cardinality(hold.ids) then
+    if coalesce(pg_catalog.cardinality(held), 0) < v_count then
         busy := array(
             select j.id
             from rows from (
@@ -66,9 +68,23 @@ begin
             cross join lateral (
                 select i.id from dever.job as i where i.id = u.id and i.token = u.token limit 1
             ) as j
-            where j.id <> all (coalesce(v_locked, '{}'))
+            where j.id <> all (coalesce(held, '{}'))
         );
     end if;
+    -- A row without a lease has no claim either, although its token is the last one.
+    if v_first_end > v_now and pg_catalog.array_position(v_leases, null) is null then
+        return;
+    end if;
+    select
+        coalesce(pg_catalog.array_agg(l.id), '{}'),
+        coalesce(pg_catalog.array_agg(l.place), '{}')
+    into held, places
+    from rows from (
+        pg_catalog.unnest(held),
+        pg_catalog.unnest(places),
+        pg_catalog.unnest(v_leases)
+    ) as l (id, place, lease_until)
+    where l.lease_until > v_now;
 end
 $$;
 
@@ -105,9 +121,9 @@ $$;
 comment on function dever.verdicts(bigint[], bigint[], bigint[]) is 'One verdict per distinct id, in the caller''s order';
 
 -- Moves rows that the caller has locked to dever.finished, or away when the queue keeps none of that
--- outcome. reasons and errors run beside ids; null for success.
-create function dever.finish(ids bigint[], outcome text, reasons text[], errors text[])
-returns void
+-- outcome. reasons and errors run beside places; null for success. Returns how many rows were moved.
+create function dever.finish(places tid[], outcome text, reasons text[], errors text[])
+returns bigint
 language plpgsql
 volatile
 parallel unsafe
@@ -121,61 +137,69 @@ as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := dever.clock();
+    v_moved bigint;
 begin
     with gone as (
         delete from dever.job as j
-        where j.id = any (finish.ids)
-        returning j.*
+        where j.ctid = any (finish.places)
+        returning j.ctid as place, j.*
+    ),
+
+    kept as (
+        insert into dever.finished (
+            id, queue_id, outcome, finished_at, attempt, max_attempts, token, contract_id, visibility_us,
+            backoff_base_us, backoff_max_us, backoff_jitter, expires_at, run_at, created_at, target, key,
+            worker, reason, error, payload
+        )
+        select
+            g.id,
+            g.queue_id,
+            finish.outcome,
+            v_now,
+            g.attempt,
+            g.max_attempts,
+            g.token,
+            g.contract_id,
+            g.visibility_us,
+            g.backoff_base_us,
+            g.backoff_max_us,
+            g.backoff_jitter,
+            g.expires_at,
+            coalesce(g.due_at, g.run_at),
+            g.created_at,
+            g.target,
+            g.key,
+            g.worker,
+            pg_catalog.left(r.reason, 255),
+            -- An end without an error of its own keeps the one of the attempt before.
+            case when finish.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
+            g.payload
+        from gone as g
+        join dever.queue as q on q.id = g.queue_id
+        left join (
+            select distinct on (u.place) u.place, u.reason, u.error
+            from rows from (
+                pg_catalog.unnest(finish.places),
+                pg_catalog.unnest(finish.reasons),
+                pg_catalog.unnest(finish.errors)
+            ) as u (place, reason, error)
+            where finish.reasons is not null
+        ) as r on r.place = g.place
+        where case finish.outcome
+            when 'succeeded' then q.keep_succeeded_us
+            when 'dead' then q.keep_dead_us
+            else q.keep_cancelled_us
+        end > 0
     )
-    insert into dever.finished (
-        id, queue_id, outcome, finished_at, attempt, max_attempts, token, contract_id, visibility_us,
-        backoff_base_us, backoff_max_us, backoff_jitter, expires_at, run_at, created_at, target, key,
-        worker, reason, error, payload
-    )
-    select
-        g.id,
-        g.queue_id,
-        finish.outcome,
-        v_now,
-        g.attempt,
-        g.max_attempts,
-        g.token,
-        g.contract_id,
-        g.visibility_us,
-        g.backoff_base_us,
-        g.backoff_max_us,
-        g.backoff_jitter,
-        g.expires_at,
-        coalesce(g.due_at, g.run_at),
-        g.created_at,
-        g.target,
-        g.key,
-        g.worker,
-        pg_catalog.left(r.reason, 255),
-        -- An end without an error of its own keeps the one of the attempt before.
-        case when finish.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
-        g.payload
-    from gone as g
-    join dever.queue as q on q.id = g.queue_id
-    left join (
-        select distinct on (u.id) u.id, u.reason, u.error
-        from rows from (
-            pg_catalog.unnest(finish.ids),
-            pg_catalog.unnest(finish.reasons),
-            pg_catalog.unnest(finish.errors)
-        ) as u (id, reason, error)
-        where finish.reasons is not null
-    ) as r on r.id = g.id
-    where case finish.outcome
-        when 'succeeded' then q.keep_succeeded_us
-        when 'dead' then q.keep_dead_us
-        else q.keep_cancelled_us
-    end > 0;
+
+    select pg_catalog.count(*) into v_moved
+    from gone;
+    return v_moved;
 end
 $$;
 
-comment on function dever.finish(bigint[], text, text[], text[]) is
-'Moves locked rows from dever.job to dever.finished with an outcome';
+comment on function dever.finish(tid[], text, text[], text[]) is
+'Moves locked rows from dever.job to dever.finished with an outcome; how many there were';
 
 -- A full new lease from now. One short transaction. See the head of this file for the verdicts.
 create function dever.renew(ids bigint[], tokens bigint[], lease interval)
@@ -200,8 +224,8 @@ begin
     v_hold := dever.hold(renew.ids, renew.tokens);
     v_now := dever.clock();
     update dever.job as j
-    set lease_until = v_now + dever.as_interval(coalesce(v_lease, j.visibility_us))
-    where j.id = any (v_hold.held);
+    set lease_until = v_now + coalesce(v_lease, j.visibility_us) * interval '1 microsecond'
+    where j.ctid = any (v_hold.places);
     return query select v.id, v.ok from dever.verdicts(renew.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
@@ -224,7 +248,11 @@ declare
     v_hold record;
 begin
     v_hold := dever.hold(complete.ids, complete.tokens);
-    perform dever.finish(v_hold.held, 'succeeded', null, null);
+    if dever.finish(v_hold.places, 'succeeded', null, null) = pg_catalog.cardinality(complete.ids) then
+        -- As many as there are ids: all of them, and none twice. The common case needs no comparing.
+        return query select u.id, true from pg_catalog.unnest(complete.ids) as u (id);
+        return;
+    end if;
     return query select v.id, v.ok from dever.verdicts(complete.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
@@ -278,6 +306,7 @@ declare
     v_now timestamptz;
     v_delays bigint[];
     v_dead bigint[];
+    v_places tid[];
     v_reasons text[];
     v_errors text[];
 begin
@@ -295,8 +324,12 @@ begin
     v_hold := dever.hold(retry.ids, retry.tokens);
     v_now := dever.clock();
 
-    select pg_catalog.array_agg(j.id), pg_catalog.array_agg(u.reason), pg_catalog.array_agg(u.error)
-    into v_dead, v_reasons, v_errors
+    select
+        pg_catalog.array_agg(j.id),
+        pg_catalog.array_agg(j.place),
+        pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
+        pg_catalog.array_agg(u.error)
+    into v_dead, v_places, v_reasons, v_errors
     from rows from (
         pg_catalog.unnest(retry.ids),
         pg_catalog.unnest(retry.tokens),
@@ -305,7 +338,7 @@ begin
     )
         as u (id, token, reason, error)
     cross join lateral (
-        select i.id
+        select i.id, i.ctid as place
         from dever.job as i
         where i.id = u.id and i.token = u.token and i.attempt >= i.max_attempts
         limit 1
@@ -343,16 +376,7 @@ begin
     ) as k
     where j.ctid = k.place and u.id = any (v_hold.held);
 
-    perform dever.finish(
-        v_dead,
-        'dead',
-        array(
-            select coalesce(r.reason, 'handler_failed')
-            from pg_catalog.unnest(v_reasons) with ordinality as r (reason, ordinal)
-            order by r.ordinal
-        ),
-        v_errors
-    );
+    perform dever.finish(v_places, 'dead', v_reasons, v_errors);
 
     return query
     select
@@ -396,7 +420,7 @@ begin
     ]);
     v_hold := dever.hold(bury.ids, bury.tokens);
     perform dever.finish(
-        pg_catalog.array_agg(u.id),
+        pg_catalog.array_agg(h.place),
         'dead',
         pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
         pg_catalog.array_agg(u.error)
@@ -406,7 +430,10 @@ begin
         pg_catalog.unnest(bury.reasons),
         pg_catalog.unnest(bury.errors)
     ) as u (id, reason, error)
-    where u.id = any (v_hold.held);
+    join rows from (
+        pg_catalog.unnest(v_hold.held),
+        pg_catalog.unnest(v_hold.places)
+    ) as h (id, place) on h.id = u.id;
     return query select v.id, v.ok from dever.verdicts(bury.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
@@ -499,13 +526,13 @@ as $$
 #variable_conflict use_column
 declare
     v_hold record;
-    v_dead bigint[];
+    v_dead tid[];
     v_queue_id bigint;
 begin
     v_hold := dever.hold(release.ids, release.tokens);
     v_dead := array(
-        select j.id from dever.job as j
-        where j.id = any (v_hold.held) and j.attempt >= j.max_attempts
+        select j.ctid from dever.job as j
+        where j.ctid = any (v_hold.places) and j.attempt >= j.max_attempts
     );
     perform dever.finish(
         v_dead, 'dead', pg_catalog.array_fill('interrupted'::text, array[pg_catalog.cardinality(v_dead)]), null
@@ -514,7 +541,7 @@ begin
         with freed as (
             update dever.job as j
             set lease_until = null, worker = null
-            where j.id = any (v_hold.held)
+            where j.ctid = any (v_hold.places)
             returning j.queue_id
         )
         select distinct f.queue_id from freed as f

@@ -102,6 +102,7 @@ declare
     v_elsewhere integer[];
     v_sample record;
     v_ids bigint[];
+    v_places tid[];
     v_count bigint;
     v_exhausted bigint := 0;
     v_expired bigint := 0;
@@ -189,25 +190,24 @@ begin
 
             if v_sample.expired is not null then
                 v_ids := dever.lock_free(v_sample.expired);
-                v_ids := array(
-                    select j.id from dever.job as j where j.id = any (v_ids) and j.expires_at <= v_now
+                v_places := array(
+                    select j.ctid from dever.job as j where j.id = any (v_ids) and j.expires_at <= v_now
                 );
-                v_count := pg_catalog.cardinality(v_ids);
-                perform dever.finish(
-                    v_ids, 'dead', pg_catalog.array_fill('expired'::text, array[v_count::integer]), null
+                v_expired := v_expired + dever.finish(
+                    v_places, 'dead', pg_catalog.array_fill('expired'::text, array[pg_catalog.cardinality(v_places)]), null
                 );
-                v_expired := v_expired + v_count;
             end if;
             if v_sample.exhausted is not null then
                 v_ids := dever.lock_free(v_sample.exhausted);
-                v_ids := array(
-                    select j.id from dever.job as j where j.id = any (v_ids) and j.attempt >= j.max_attempts
+                v_places := array(
+                    select j.ctid from dever.job as j where j.id = any (v_ids) and j.attempt >= j.max_attempts
                 );
-                v_count := pg_catalog.cardinality(v_ids);
-                perform dever.finish(
-                    v_ids, 'dead', pg_catalog.array_fill('attempts_exhausted'::text, array[v_count::integer]), null
+                v_exhausted := v_exhausted + dever.finish(
+                    v_places,
+                    'dead',
+                    pg_catalog.array_fill('attempts_exhausted'::text, array[pg_catalog.cardinality(v_places)]),
+                    null
                 );
-                v_exhausted := v_exhausted + v_count;
             end if;
             if v_sample.stale is not null then
                 v_ids := dever.lock_free(v_sample.stale);

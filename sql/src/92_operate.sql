@@ -188,17 +188,22 @@ as $$
 #variable_conflict use_column
 declare
     v_ids bigint[];
+    v_places tid[];
 begin
     perform dever.check_lengths(coalesce(pg_catalog.cardinality(cancel.ids), 0), '{}');
-    v_ids := array(
-        select j.id
+    select coalesce(pg_catalog.array_agg(l.id), '{}'), coalesce(pg_catalog.array_agg(l.place), '{}')
+    into v_ids, v_places
+    from (
+        select j.id, j.place
         from (select distinct u.id from pg_catalog.unnest(cancel.ids) as u (id) order by u.id) as u
-        cross join lateral (select i.id from dever.job as i where i.id = u.id for update) as j
-    );
+        cross join lateral (
+            select i.id, i.ctid as place from dever.job as i where i.id = u.id for update
+        ) as j
+    ) as l;
     perform dever.finish(
-        v_ids,
+        v_places,
         'cancelled',
-        pg_catalog.array_fill('cancelled'::text, array[pg_catalog.cardinality(v_ids)]),
+        pg_catalog.array_fill('cancelled'::text, array[pg_catalog.cardinality(v_places)]),
         null
     );
     return query
