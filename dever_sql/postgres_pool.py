@@ -191,11 +191,12 @@ class Pool:
         return options
 
     def _prepare(self, session: Session) -> None:
-        encoding, pid, isolation = session.execute(
+        encoding, pid, isolation, array_nulls = session.execute(
             "select pg_catalog.current_setting('server_encoding'),"
             " pg_catalog.pg_backend_pid(),"
-            " pg_catalog.current_setting('default_transaction_isolation')"
-        ).fetchone() or ("", 0, "")
+            " pg_catalog.current_setting('default_transaction_isolation'),"
+            " pg_catalog.current_setting('array_nulls')"
+        ).fetchone() or ("", 0, "", "")
         if encoding not in ("UTF8", b"UTF8"):
             shown = encoding.decode() if isinstance(encoding, bytes) else encoding
             raise InstallError(
@@ -216,6 +217,15 @@ class Pool:
                 "select pg_catalog.set_config("
                 "'default_transaction_isolation', 'read committed', false)"
             )
+        if array_nulls == "off":
+            # A None in a list would arrive as the text "NULL".
+            if session.pooled:
+                raise InstallError(
+                    f"the database at {self.shown_url} has array_nulls = off, which cannot be"
+                    " changed for one session behind a transaction pooler",
+                    hint="run: alter database NAME set array_nulls = on",
+                )
+            session.execute("select pg_catalog.set_config('array_nulls', 'on', false)")
         session.adapters.register_loader("timestamptz", _InstantLoader)
         session.adapters.register_loader("interval", _DurationLoader)
 
