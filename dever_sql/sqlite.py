@@ -297,6 +297,18 @@ class SQLiteEngine:
     def complete(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
         return self._run(verbs.complete(ids, tokens))
 
+    def complete_and_claim(
+        self,
+        ids: Sequence[int],
+        tokens: Sequence[int],
+        queue: str,
+        worker: str,
+        n: int,
+        lease: timedelta | None = None,
+        contracts: Sequence[int] | None = None,
+    ) -> tuple[list[Verdict], list[Claimed]]:
+        return self._run(verbs.complete_and_claim(ids, tokens, queue, worker, n, lease, contracts))
+
     def retry(
         self,
         ids: Sequence[int],

@@ -281,6 +281,20 @@ def complete(ids: Sequence[int], tokens: Sequence[int]) -> Steps:
     return _verdicts(ids, held)
 
 
+def complete_and_claim(
+    ids: Sequence[int],
+    tokens: Sequence[int],
+    queue: str,
+    worker: str,
+    n: int,
+    lease: timedelta | None,
+    contracts: Sequence[int] | None,
+) -> Steps:
+    verdicts = yield from complete(ids, tokens)
+    claimed = yield from claim(queue, worker, n, lease, contracts)
+    return verdicts, claimed
+
+
 def retry(
     ids: Sequence[int],
     tokens: Sequence[int],

@@ -391,3 +391,40 @@ def test_clock_that_goes_back_takes_nothing_from_anybody(
     clock.advance(-3600)
     assert claim(engine, register(engine)) == []
     assert engine.complete([job.id], [job.token])[0].ok
+
+
+@pytest.mark.req("R4.2", "R4.4")
+def test_completing_and_claiming_together_gives_each_its_own_answer(engine: Engine) -> None:
+    contracts = register(engine)
+    for key in ("a", "b", "c"):
+        engine.enqueue(TARGET, key)
+    first, second = engine.claim("default", "w1", 2, LEASE, contracts)
+
+    verdicts, claimed = engine.complete_and_claim(
+        [first.id, second.id],
+        [first.token, second.token + 1],
+        "default",
+        "w1",
+        5,
+        LEASE,
+        contracts,
+    )
+
+    assert [(verdict.id, verdict.ok) for verdict in verdicts] == [
+        (first.id, True),
+        (second.id, False),
+    ]
+    assert [(job.key, job.attempt, job.payload) for job in claimed] == [("c", 1, "null")]
+    assert state(engine, first.id) == "succeeded"
+
+
+@pytest.mark.req("R4.2")
+def test_a_refused_claim_completes_nothing_along_with_it(engine: Engine) -> None:
+    contracts = register(engine)
+    engine.enqueue(TARGET, "a")
+    job = claim_one(engine, contracts)
+
+    with pytest.raises(InvalidName):
+        engine.complete_and_claim([job.id], [job.token], "default", " ", 5, LEASE, contracts)
+
+    assert state(engine, job.id) == "running"
