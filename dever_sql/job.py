@@ -57,7 +57,8 @@ class _JobLogger(logging.LoggerAdapter[logging.Logger]):
     ) -> tuple[Any, MutableMapping[str, Any]]:
         fields = dict(self.extra or {})
         shown = " ".join(f"{name}={value}" for name, value in fields.items())
-        kwargs["extra"] = {**(kwargs.get("extra") or {}), "dever": fields}
+        # Where the fields are kept apart, the words are wanted without them.
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), "dever": fields, "dever_words": msg}
         return f"{msg} {shown}", kwargs
 
 

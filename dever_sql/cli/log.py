@@ -40,7 +40,7 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": fields["event"] if "event" in fields else record.getMessage(),
+            "event": fields["event"] if "event" in fields else _words(record),
         }
         line.update(
             (name, value)
@@ -50,3 +50,11 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return _ENCODE(line)
+
+
+def _words(record: logging.LogRecord) -> str:
+    """The message, without the fields that the logger of a job adds to it."""
+    words: object = getattr(record, "dever_words", None)
+    if words is None:
+        return record.getMessage()
+    return str(words) % record.args if record.args else str(words)

@@ -19,7 +19,7 @@ from dever_sql.engine import Engine
 from dever_sql.errors import InvalidPayload
 from dever_sql.events import log_event, logger
 from dever_sql.finisher import Finisher
-from dever_sql.job import Dead, Retry
+from dever_sql.job import Dead, Retry, current
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +153,24 @@ def test_nothing_is_formatted_for_a_success_that_nobody_logs(
 
     monkeypatch.setattr(Finisher, "_fields", fields)
     assert ended(fine, logging.WARNING) is None
+
+
+def test_what_a_handler_logs_names_its_job(live: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    async def speaks() -> None:
+        current().log.warning("sent %d of %s", 2, "100%")
+
+    [id] = enqueue(live, task(speaks))
+    with caplog.at_level(logging.WARNING, "dever"):
+        work(live, task(speaks))
+    [record] = caplog.records
+    assert record.getMessage() == f"sent 2 of 100% id={id} target=app.job.speaks attempt=1"
+    line = json.loads(JsonLines().format(record))
+    assert (line["event"], line["id"], line["target"], line["attempt"]) == (
+        "sent 2 of 100%",
+        id,
+        "app.job.speaks",
+        1,
+    )
 
 
 def test_an_exception_stays_on_its_line() -> None:
