@@ -83,7 +83,7 @@ INTERNAL = {
     "bits_below",
     "check_declaration",
     "check_instant",
-    "check_key",
+    "check_keys",
     "check_lengths",
     "check_lock_name",
     "check_name",
