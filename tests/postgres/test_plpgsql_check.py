@@ -17,11 +17,13 @@ Connect = Callable[..., Session]
 CAST = "target type is different type than source type"
 STABLE = "routine is marked as VOLATILE, should be STABLE"
 
-# What it says of numbers everywhere: exact, and cheaper than it believes.
+# What it says everywhere of casts that are exact, and cheaper than it believes.
 HARMLESS_CASTS = {
     'cast "integer" value to "bigint" type',
     # extract gives numeric; of a date's fields it is an integer.
     'cast "numeric" value to "integer" type',
+    # The same four bytes.
+    'cast "regclass" value to "oid" type',
 }
 # What it says although the code is right, by function.
 FALSE_ALARMS = {
