@@ -57,7 +57,7 @@ def scripts(before: str | None) -> list[str]:
 
 def moments(before: str | None) -> list[int]:
     """After how many statements: after each one of an upgrade; of an install, whose hundreds of
-    functions and comments are alike, after every tenth of these and each of the rest."""
+    functions and comments are alike, after some of these and each of the rest."""
     statements = scripts(before)
     if before is not None:
         return list(range(1, len(statements) + 1))
@@ -65,7 +65,7 @@ def moments(before: str | None) -> list[int]:
     return [
         number
         for number, text in enumerate(statements, start=1)
-        if not text.startswith(alike) or number % 10 == 0
+        if not text.startswith(alike) or number % 25 == 0
     ]
 
 
