@@ -213,6 +213,11 @@ class PostgresEngine:
             except psycopg.Error as error:
                 raise self._own_error(error, {}) from None
 
+    def catalogue(self, query: str) -> list[tuple[Any, ...]]:
+        """The rows of a query about the server, for an operator to read: nothing is decided by
+        them, and operators in it have to be pg_catalog's."""
+        return self._call(query, {})
+
     def lend(self) -> AbstractContextManager[Session]:
         """A session for a transaction of the program's own."""
         return self._transactions.session()

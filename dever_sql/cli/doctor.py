@@ -6,15 +6,17 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from dever_sql.engine import Engine
 from dever_sql.sql_files import schema_version
 
+from .bloat import check_bloat
+from .diagnosis import Check
 from .output import json_option, print_json, show, wants_json
 from .parser import Commands
 from .place import database_options, installed_engine
+from .rights import check_rights
 from .schedules import ADVICE
 
 _CLOCK_LIMIT = timedelta(seconds=5)
@@ -23,21 +25,12 @@ _LOOK_AT = 500
 _SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at; `hint` says what to do when it is not ok."""
-
-    check: str
-    ok: bool
-    found: str
-    hint: str | None = None
-
-
 def add_command(commands: Commands) -> None:
     """Add `dever doctor`."""
     commands.add(
         "doctor",
-        help="check version, clock, workers, queues, blocked and dead jobs; say what to do",
+        help="check version, rights, clock, workers, queues, blocked and dead jobs, bloat;"
+        " say what to do",
         examples="  dever doctor\n  dever doctor --file tasks.py --json",
         run=_doctor,
         parents=(database_options(), json_option()),
@@ -60,11 +53,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _checks(engine: Engine) -> Iterator[Check]:
     yield _version(engine)
+    rights = check_rights(engine)
+    if rights:
+        yield rights
     yield _clock(engine)
-    yield from _workers_and_queues(engine)
-    yield from _schedules(engine)
-    yield _blocked(engine)
-    yield _dead(engine)
+    # Without the right to observe nothing below can be seen but the statistics.
+    if rights is None or rights.ok:
+        yield from _workers_and_queues(engine)
+        yield from _schedules(engine)
+        yield _blocked(engine)
+        yield _dead(engine)
+    yield check_bloat(engine)
 
 
 def _version(engine: Engine) -> Check:
