@@ -6,6 +6,7 @@ Nothing is decided here; which statements a verb consists of is said in `sqlite_
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -38,6 +39,7 @@ from .errors import InstallError, SchemaVersion
 from .sql_files import install_script, schema_version, split_statements, upgrade_scripts
 from .sqlite_errors import caller_error
 from .sqlite_file import MEMORY, SqliteFile, Synchronous, Transaction
+from .sqlite_head import Heads
 from .sqlite_sleeper import SqliteSleeper
 
 PROTOCOL: Final = (1, 1)
@@ -64,6 +66,7 @@ class SQLiteEngine:
             raise InstallError("the path of the database is empty", hint="name a file")
         self._file = SqliteFile(name if name == MEMORY else os.path.abspath(name), synchronous)
         self._id: str | None = None
+        self._heads = Heads()
 
     def __repr__(self) -> str:
         return f"SQLiteEngine({self._file.path!r})"
@@ -287,7 +290,26 @@ class SQLiteEngine:
         lease: timedelta | None = None,
         contracts: Sequence[int] | None = None,
     ) -> list[Claimed]:
-        return self._run(verbs.claim(queue, worker, n, lease, contracts))
+        with self._writing() as run:
+            return self._claim(run, queue, worker, n, lease, contracts)
+
+    def _claim(
+        self,
+        run: Transaction,
+        queue: str,
+        worker: str,
+        n: int,
+        lease: timedelta | None,
+        contracts: Sequence[int] | None,
+    ) -> list[Claimed]:
+        """A claim whose scan starts at the head, which it moves."""
+        scan = repr((queue, contracts))
+        now = run("clock", {})[0][0]
+        began = time.monotonic()
+        steps = verbs.claim(queue, worker, n, lease, contracts, self._heads.place(scan))
+        claimed, work = run.run_measured(steps)
+        self._heads.scanned(scan, n, now, claimed, work, time.monotonic() - began)
+        return claimed
 
     def renew(
         self, ids: Sequence[int], tokens: Sequence[int], lease: timedelta | None
@@ -307,7 +329,9 @@ class SQLiteEngine:
         lease: timedelta | None = None,
         contracts: Sequence[int] | None = None,
     ) -> tuple[list[Verdict], list[Claimed]]:
-        return self._run(verbs.complete_and_claim(ids, tokens, queue, worker, n, lease, contracts))
+        with self._writing() as run:
+            verdicts = run.run(verbs.complete(ids, tokens))
+            return verdicts, self._claim(run, queue, worker, n, lease, contracts)
 
     def retry(
         self,

@@ -110,6 +110,21 @@ class Transaction:
         except StopIteration as done:
             return done.value
 
+    def run_measured(self, steps: Steps) -> tuple[Any, int]:
+        """Also how much work it was, in thousands of instructions of SQLite's machine; time would
+        count what a busy machine does besides."""
+        work = 0
+
+        def count() -> None:
+            nonlocal work
+            work += 1
+
+        self._connection.set_progress_handler(count, 1000)
+        try:
+            return self.run(steps), work
+        finally:
+            self._connection.set_progress_handler(None, 0)
+
     def define(self, text: str) -> None:
         """Run one statement of an install script."""
         execute(self._connection, Statement(text, {}))

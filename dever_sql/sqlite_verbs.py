@@ -242,7 +242,9 @@ def claim(
     n: int,
     lease: timedelta | None,
     contracts: Sequence[int] | None,
+    place: tuple[int, int] = (-(2**63), 0),
 ) -> Steps:
+    """`place`: run_at and id where the scan starts."""
     check_integers("contract", contracts)
     yield step("claim_check", n=n)
     yield step("claim_check_names", n=n, queue=queue, worker=worker)
@@ -252,6 +254,8 @@ def claim(
         queue=queue,
         n=n,
         contracts=None if contracts is None else _array(contracts),
+        from_run_at=place[0],
+        from_id=place[1],
     )
     if not picked:
         return []
@@ -279,20 +283,6 @@ def complete(ids: Sequence[int], tokens: Sequence[int]) -> Steps:
     held = yield from _hold(ids, tokens)
     yield from _finish("succeeded", [[id] for id, *_ in held])
     return _verdicts(ids, held)
-
-
-def complete_and_claim(
-    ids: Sequence[int],
-    tokens: Sequence[int],
-    queue: str,
-    worker: str,
-    n: int,
-    lease: timedelta | None,
-    contracts: Sequence[int] | None,
-) -> Steps:
-    verdicts = yield from complete(ids, tokens)
-    claimed = yield from claim(queue, worker, n, lease, contracts)
-    return verdicts, claimed
 
 
 def retry(

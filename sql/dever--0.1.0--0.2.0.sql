@@ -122,21 +122,6 @@ exception
 end
 $$;
 
--- Functions of the engine's own whose parameters are others now; calls that are under way end with what
--- they began with.
-
--- Keys are checked all in one call: dever.check_keys.
--- lock: none
-drop function dever.check_key(text);
-
--- Says where the rows lie, too.
--- lock: none
-drop function dever.hold(bigint[], bigint[]);
-
--- Takes places instead of ids, and says how many rows it moved.
--- lock: none
-drop function dever.finish(bigint[], text, text[], text[]);
-
 create or replace function dever.check_keys(keys text[])
 returns void
 language plpgsql
@@ -174,6 +159,34 @@ end
 $$;
 
 comment on function dever.check_keys(text[]) is 'The one rule for idempotency keys, of jobs and of messages';
+
+create or replace function dever.unfinished_id(target text, queue_id bigint, key text)
+returns bigint
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+    -- The newest: a stricter isolation may still show a job that has finished since, beside the row that
+    -- this transaction has inserted under the freed key. max() over an expression, because an order by
+    -- id, or max(id), could be answered by walking the primary key.
+    if unfinished_id.target is not null then
+        return (
+            select pg_catalog.max(j.id + 0) from dever.job as j
+            where j.target = unfinished_id.target and j.key = unfinished_id.key
+        );
+    end if;
+    return (
+        select pg_catalog.max(j.id + 0) from dever.job as j
+        where j.queue_id = unfinished_id.queue_id and j.key = unfinished_id.key and j.target is null
+    );
+end
+$$;
 
 create or replace function dever.enqueue_under(
     policy dever.policy,
@@ -480,7 +493,7 @@ begin
 end
 $$;
 
-create or replace function dever.hold(
+create or replace function dever.lock_claims(
     ids bigint[],
     tokens bigint[],
     out held bigint[],
@@ -499,12 +512,12 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-    v_count integer := coalesce(pg_catalog.cardinality(hold.ids), 0);
+    v_count integer := coalesce(pg_catalog.cardinality(lock_claims.ids), 0);
     v_leases timestamptz[];
     v_first_end timestamptz;
     v_now timestamptz;
 begin
-    perform dever.check_lengths(v_count, array[coalesce(pg_catalog.cardinality(hold.tokens), 0)]);
+    perform dever.check_lengths(v_count, array[coalesce(pg_catalog.cardinality(lock_claims.tokens), 0)]);
     select
         pg_catalog.array_agg(l.id),
         pg_catalog.array_agg(l.place),
@@ -514,8 +527,8 @@ begin
     from (
         select j.id, j.place, j.lease_until
         from rows from (
-            pg_catalog.unnest(hold.ids),
-            pg_catalog.unnest(hold.tokens)
+            pg_catalog.unnest(lock_claims.ids),
+            pg_catalog.unnest(lock_claims.tokens)
         ) as u (id, token)
         cross join lateral (
             select i.id, i.ctid as place, i.lease_until
@@ -530,8 +543,8 @@ begin
         busy := array(
             select j.id
             from rows from (
-                pg_catalog.unnest(hold.ids),
-                pg_catalog.unnest(hold.tokens)
+                pg_catalog.unnest(lock_claims.ids),
+                pg_catalog.unnest(lock_claims.tokens)
             ) as u (id, token)
             cross join lateral (
                 select i.id from dever.job as i where i.id = u.id and i.token = u.token limit 1
@@ -556,10 +569,10 @@ begin
 end
 $$;
 
-comment on function dever.hold(bigint[], bigint[]) is
+comment on function dever.lock_claims(bigint[], bigint[]) is
 'Locks the rows whose claim is in force; tells them from those that another transaction holds';
 
-create or replace function dever.finish(places tid[], outcome text, reasons text[], errors text[])
+create or replace function dever.move_to_finished(places tid[], outcome text, reasons text[], errors text[])
 returns bigint
 language plpgsql
 volatile
@@ -578,7 +591,7 @@ declare
 begin
     with gone as (
         delete from dever.job as j
-        where j.ctid = any (finish.places)
+        where j.ctid = any (move_to_finished.places)
         returning j.ctid as place, j.*
     ),
 
@@ -591,7 +604,7 @@ begin
         select
             g.id,
             g.queue_id,
-            finish.outcome,
+            move_to_finished.outcome,
             v_now,
             g.attempt,
             g.max_attempts,
@@ -609,20 +622,20 @@ begin
             g.worker,
             pg_catalog.left(r.reason, 255),
             -- An end without an error of its own keeps the one of the attempt before.
-            case when finish.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
+            case when move_to_finished.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
             g.payload
         from gone as g
         join dever.queue as q on q.id = g.queue_id
         left join (
             select distinct on (u.place) u.place, u.reason, u.error
             from rows from (
-                pg_catalog.unnest(finish.places),
-                pg_catalog.unnest(finish.reasons),
-                pg_catalog.unnest(finish.errors)
+                pg_catalog.unnest(move_to_finished.places),
+                pg_catalog.unnest(move_to_finished.reasons),
+                pg_catalog.unnest(move_to_finished.errors)
             ) as u (place, reason, error)
-            where finish.reasons is not null
+            where move_to_finished.reasons is not null
         ) as r on r.place = g.place
-        where case finish.outcome
+        where case move_to_finished.outcome
             when 'succeeded' then q.keep_succeeded_us
             when 'dead' then q.keep_dead_us
             else q.keep_cancelled_us
@@ -635,7 +648,7 @@ begin
 end
 $$;
 
-comment on function dever.finish(tid[], text, text[], text[]) is
+comment on function dever.move_to_finished(tid[], text, text[], text[]) is
 'Moves locked rows from dever.job to dever.finished with an outcome; how many there were';
 
 create or replace function dever.renew(ids bigint[], tokens bigint[], lease interval)
@@ -657,7 +670,7 @@ declare
     v_hold record;
     v_now timestamptz;
 begin
-    v_hold := dever.hold(renew.ids, renew.tokens);
+    v_hold := dever.lock_claims(renew.ids, renew.tokens);
     v_now := dever.clock();
     update dever.job as j
     set lease_until = v_now + coalesce(v_lease, j.visibility_us) * interval '1 microsecond'
@@ -678,8 +691,8 @@ as $$
 declare
     v_hold record;
 begin
-    v_hold := dever.hold(complete.ids, complete.tokens);
-    if dever.finish(v_hold.places, 'succeeded', null, null) = pg_catalog.cardinality(complete.ids) then
+    v_hold := dever.lock_claims(complete.ids, complete.tokens);
+    if dever.move_to_finished(v_hold.places, 'succeeded', null, null) = pg_catalog.cardinality(complete.ids) then
         -- As many as there are ids: all of them, and none twice. The common case needs no comparing.
         return query select u.id, true from pg_catalog.unnest(complete.ids) as u (id);
         return;
@@ -729,7 +742,7 @@ begin
         from pg_catalog.unnest(retry.delays) with ordinality as d (delay, ordinal)
         order by d.ordinal
     );
-    v_hold := dever.hold(retry.ids, retry.tokens);
+    v_hold := dever.lock_claims(retry.ids, retry.tokens);
     v_now := dever.clock();
 
     select
@@ -784,7 +797,7 @@ begin
     ) as k
     where j.ctid = k.place and u.id = any (v_hold.held);
 
-    perform dever.finish(v_places, 'dead', v_reasons, v_errors);
+    perform dever.move_to_finished(v_places, 'dead', v_reasons, v_errors);
 
     return query
     select
@@ -822,8 +835,8 @@ begin
         coalesce(pg_catalog.cardinality(bury.reasons), 0),
         coalesce(pg_catalog.cardinality(bury.errors), v_count)
     ]);
-    v_hold := dever.hold(bury.ids, bury.tokens);
-    perform dever.finish(
+    v_hold := dever.lock_claims(bury.ids, bury.tokens);
+    perform dever.move_to_finished(
         pg_catalog.array_agg(h.place),
         'dead',
         pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
@@ -839,6 +852,69 @@ begin
         pg_catalog.unnest(v_hold.places)
     ) as h (id, place) on h.id = u.id;
     return query select v.id, v.ok from dever.verdicts(bury.ids, v_hold.held, v_hold.busy) as v;
+end
+$$;
+
+create or replace function dever.block(
+    ids bigint[],
+    tokens bigint[],
+    reasons text[],
+    errors text[] default null
+)
+returns table (id bigint, ok boolean)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_count integer := coalesce(pg_catalog.cardinality(block.ids), 0);
+    v_hold record;
+    v_reason text;
+begin
+    perform dever.check_lengths(v_count, array[
+        coalesce(pg_catalog.cardinality(block.tokens), 0),
+        coalesce(pg_catalog.cardinality(block.reasons), 0),
+        coalesce(pg_catalog.cardinality(block.errors), v_count)
+    ]);
+    foreach v_reason in array coalesce(block.reasons, '{}') loop
+        if v_reason is null
+            or v_reason not in ('unknown_target', 'schema_mismatch', 'invalid_payload', 'invalid_policy')
+        then
+            raise exception using
+                errcode = 'DV007',
+                message = 'a job can be blocked as unknown_target, schema_mismatch, invalid_payload or invalid_policy',
+                hint = 'a job that failed is retried or buried instead';
+        end if;
+    end loop;
+    v_hold := dever.lock_claims(block.ids, block.tokens);
+    update dever.job as j
+    set
+        due_at = j.run_at,
+        run_at = 'infinity',
+        lease_until = null,
+        worker = null,
+        reason = u.reason,
+        error = pg_catalog.left(u.error, 10000)
+    from rows from (
+        pg_catalog.unnest(block.ids),
+        pg_catalog.unnest(block.tokens),
+        pg_catalog.unnest(block.reasons),
+        pg_catalog.unnest(block.errors)
+    )
+        as u (id, token, reason, error)
+    cross join lateral (
+        select i.ctid as place from dever.job as i where i.id = u.id and i.token = u.token limit 1
+    ) as k
+    where j.ctid = k.place and u.id = any (v_hold.held);
+    return query select v.id, v.ok from dever.verdicts(block.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;
 
@@ -861,12 +937,12 @@ declare
     v_dead tid[];
     v_queue_id bigint;
 begin
-    v_hold := dever.hold(release.ids, release.tokens);
+    v_hold := dever.lock_claims(release.ids, release.tokens);
     v_dead := array(
         select j.ctid from dever.job as j
         where j.ctid = any (v_hold.places) and j.attempt >= j.max_attempts
     );
-    perform dever.finish(
+    perform dever.move_to_finished(
         v_dead, 'dead', pg_catalog.array_fill('interrupted'::text, array[pg_catalog.cardinality(v_dead)]), null
     );
     for v_queue_id in
@@ -1002,7 +1078,7 @@ begin
                 v_places := array(
                     select j.ctid from dever.job as j where j.id = any (v_ids) and j.expires_at <= v_now
                 );
-                v_expired := v_expired + dever.finish(
+                v_expired := v_expired + dever.move_to_finished(
                     v_places, 'dead', pg_catalog.array_fill('expired'::text, array[pg_catalog.cardinality(v_places)]), null
                 );
             end if;
@@ -1011,7 +1087,7 @@ begin
                 v_places := array(
                     select j.ctid from dever.job as j where j.id = any (v_ids) and j.attempt >= j.max_attempts
                 );
-                v_exhausted := v_exhausted + dever.finish(
+                v_exhausted := v_exhausted + dever.move_to_finished(
                     v_places,
                     'dead',
                     pg_catalog.array_fill('attempts_exhausted'::text, array[pg_catalog.cardinality(v_places)]),
@@ -1198,7 +1274,7 @@ begin
             select i.id, i.ctid as place from dever.job as i where i.id = u.id for update
         ) as j
     ) as l;
-    perform dever.finish(
+    perform dever.move_to_finished(
         v_places,
         'cancelled',
         pg_catalog.array_fill('cancelled'::text, array[pg_catalog.cardinality(v_places)]),
@@ -1215,6 +1291,73 @@ begin
     from dever.verdicts(cancel.ids, v_ids, '{}') as i;
 end
 $$;
+
+create or replace function dever.check_key(key text)
+returns text
+language plpgsql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    perform dever.check_keys(array[check_key.key]);
+    return check_key.key;
+end
+$$;
+
+comment on function dever.check_key(text) is 'For calls of 0.1.0 under way during an upgrade: dever.check_keys';
+
+create or replace function dever.hold(ids bigint[], tokens bigint[], out held bigint[], out busy bigint[])
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    select l.held, l.busy
+    into held, busy
+    from dever.lock_claims(hold.ids, hold.tokens) as l;
+end
+$$;
+
+comment on function dever.hold(bigint[], bigint[]) is
+'For calls of 0.1.0 under way during an upgrade: dever.lock_claims';
+
+create or replace function dever.finish(ids bigint[], outcome text, reasons text[], errors text[])
+returns void
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+    perform dever.move_to_finished(
+        pg_catalog.array_agg(j.place),
+        finish.outcome,
+        case when finish.reasons is not null then pg_catalog.array_agg(u.reason) end,
+        pg_catalog.array_agg(u.error)
+    )
+    from rows from (
+        pg_catalog.unnest(finish.ids),
+        pg_catalog.unnest(finish.reasons),
+        pg_catalog.unnest(finish.errors)
+    ) as u (id, reason, error)
+    cross join lateral (
+        select i.ctid as place from dever.job as i where i.id = u.id limit 1
+    ) as j;
+end
+$$;
+
+comment on function dever.finish(bigint[], text, text[], text[]) is
+'For calls of 0.1.0 under way during an upgrade: dever.move_to_finished';
 
 update dever.installation
 set version = '0.2.0', protocol_min = 1, protocol_max = 1,
@@ -1243,6 +1386,6 @@ $$;
 
 revoke all on function dever.check_keys(text[]) from public;
 
-revoke all on function dever.hold(bigint[], bigint[]) from public;
+revoke all on function dever.lock_claims(bigint[], bigint[]) from public;
 
-revoke all on function dever.finish(tid[], text, text[], text[]) from public;
+revoke all on function dever.move_to_finished(tid[], text, text[], text[]) from public;

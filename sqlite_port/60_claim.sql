@@ -4,8 +4,9 @@
 -- lease has run out, so recovery needs no other process. Rows that used their attempts, expired or
 -- belong to contracts the worker does not run are passed over; sweep moves them.
 --
--- Differs by necessity: no head hint, because SQLite leaves no dead rows in front of the scan; the
--- index scan and the update are two statements, so that an idle worker writes nothing.
+-- Differs by necessity: the head hint is kept by the engine object (dever_sql/sqlite_head.py), for SQLite
+-- has no settings of a session, and guards against rows that the worker may not run, for it leaves no
+-- dead rows; the index scan and the update are two statements, so that an idle worker writes nothing.
 
 -- claim returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt
 -- counted. One transaction of its own. n <= 0, a paused or unknown queue: nothing. contracts null:
@@ -28,11 +29,14 @@ union all
 select :worker
 where :n > 0;
 
+-- from_run_at, from_id: where the scan starts.
+
 -- name: claim_pick
 select j.id
 from dever_job as j
 where j.queue_id = (select q.id from dever_queue as q where q.name = :queue and not q.paused)
     and j.run_at <= (select c.now from dever_clock as c)
+    and (j.run_at, j.id) >= (:from_run_at, :from_id)
     and (j.lease_until is null or j.lease_until <= (select c.now from dever_clock as c))
     and j.attempt < j.max_attempts
     and (j.expires_at is null or j.expires_at > (select c.now from dever_clock as c))

@@ -1174,8 +1174,9 @@ from dever_current_policy_as as p;
 -- lease has run out, so recovery needs no other process. Rows that used their attempts, expired or
 -- belong to contracts the worker does not run are passed over; sweep moves them.
 --
--- Differs by necessity: no head hint, because SQLite leaves no dead rows in front of the scan; the
--- index scan and the update are two statements, so that an idle worker writes nothing.
+-- Differs by necessity: the head hint is kept by the engine object (dever_sql/sqlite_head.py), for SQLite
+-- has no settings of a session, and guards against rows that the worker may not run, for it leaves no
+-- dead rows; the index scan and the update are two statements, so that an idle worker writes nothing.
 
 -- claim returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt
 -- counted. One transaction of its own. n <= 0, a paused or unknown queue: nothing. contracts null:

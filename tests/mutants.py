@@ -53,6 +53,7 @@ MUTANTS = [
     postgresql("70_finish", "where i.id = u.id and i.token = u.token", "where i.id = u.id"),
     postgresql("70_finish", "where l.lease_until > v_now", "where l.lease_until >= v_now"),
     postgresql("70_finish", "where l.lease_until > v_now", "where true"),
+    postgresql("70_finish", "if v_first_end > v_now", "if v_first_end >= v_now"),
     postgresql("70_finish", "for update skip locked", "for update"),
     # Outcomes
     postgresql("70_finish", "and i.attempt >= i.max_attempts", "and i.attempt > i.max_attempts"),

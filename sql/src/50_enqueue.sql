@@ -19,14 +19,17 @@ set jit = off
 as $$
 #variable_conflict use_column
 begin
+    -- The newest: a stricter isolation may still show a job that has finished since, beside the row that
+    -- this transaction has inserted under the freed key. max() over an expression, because an order by
+    -- id, or max(id), could be answered by walking the primary key.
     if unfinished_id.target is not null then
         return (
-            select j.id from dever.job as j
+            select pg_catalog.max(j.id + 0) from dever.job as j
             where j.target = unfinished_id.target and j.key = unfinished_id.key
         );
     end if;
     return (
-        select j.id from dever.job as j
+        select pg_catalog.max(j.id + 0) from dever.job as j
         where j.queue_id = unfinished_id.queue_id and j.key = unfinished_id.key and j.target is null
     );
 end

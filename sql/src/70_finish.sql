@@ -12,7 +12,7 @@
 -- Locks the rows whose claim is still in force. held and, beside it, places: their ids and where they lie,
 -- which stays true while they are locked. busy: ids whose row another transaction holds. Everything else
 -- is lost. Raises DV007 for arrays of unequal length.
-create function dever.hold(
+create function dever.lock_claims(
     ids bigint[],
     tokens bigint[],
     out held bigint[],
@@ -31,12 +31,12 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-    v_count integer := coalesce(pg_catalog.cardinality(hold.ids), 0);
+    v_count integer := coalesce(pg_catalog.cardinality(lock_claims.ids), 0);
     v_leases timestamptz[];
     v_first_end timestamptz;
     v_now timestamptz;
 begin
-    perform dever.check_lengths(v_count, array[coalesce(pg_catalog.cardinality(hold.tokens), 0)]);
+    perform dever.check_lengths(v_count, array[coalesce(pg_catalog.cardinality(lock_claims.tokens), 0)]);
     select
         pg_catalog.array_agg(l.id),
         pg_catalog.array_agg(l.place),
@@ -46,8 +46,8 @@ begin
     from (
         select j.id, j.place, j.lease_until
         from rows from (
-            pg_catalog.unnest(hold.ids),
-            pg_catalog.unnest(hold.tokens)
+            pg_catalog.unnest(lock_claims.ids),
+            pg_catalog.unnest(lock_claims.tokens)
         ) as u (id, token)
         cross join lateral (
             select i.id, i.ctid as place, i.lease_until
@@ -62,8 +62,8 @@ begin
         busy := array(
             select j.id
             from rows from (
-                pg_catalog.unnest(hold.ids),
-                pg_catalog.unnest(hold.tokens)
+                pg_catalog.unnest(lock_claims.ids),
+                pg_catalog.unnest(lock_claims.tokens)
             ) as u (id, token)
             cross join lateral (
                 select i.id from dever.job as i where i.id = u.id and i.token = u.token limit 1
@@ -88,7 +88,7 @@ begin
 end
 $$;
 
-comment on function dever.hold(bigint[], bigint[]) is
+comment on function dever.lock_claims(bigint[], bigint[]) is
 'Locks the rows whose claim is in force; tells them from those that another transaction holds';
 
 -- One verdict per distinct id: true when held, null when busy, false when lost.
@@ -122,7 +122,7 @@ comment on function dever.verdicts(bigint[], bigint[], bigint[]) is 'One verdict
 
 -- Moves rows that the caller has locked to dever.finished, or away when the queue keeps none of that
 -- outcome. reasons and errors run beside places; null for success. Returns how many rows were moved.
-create function dever.finish(places tid[], outcome text, reasons text[], errors text[])
+create function dever.move_to_finished(places tid[], outcome text, reasons text[], errors text[])
 returns bigint
 language plpgsql
 volatile
@@ -141,7 +141,7 @@ declare
 begin
     with gone as (
         delete from dever.job as j
-        where j.ctid = any (finish.places)
+        where j.ctid = any (move_to_finished.places)
         returning j.ctid as place, j.*
     ),
 
@@ -154,7 +154,7 @@ begin
         select
             g.id,
             g.queue_id,
-            finish.outcome,
+            move_to_finished.outcome,
             v_now,
             g.attempt,
             g.max_attempts,
@@ -172,20 +172,20 @@ begin
             g.worker,
             pg_catalog.left(r.reason, 255),
             -- An end without an error of its own keeps the one of the attempt before.
-            case when finish.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
+            case when move_to_finished.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
             g.payload
         from gone as g
         join dever.queue as q on q.id = g.queue_id
         left join (
             select distinct on (u.place) u.place, u.reason, u.error
             from rows from (
-                pg_catalog.unnest(finish.places),
-                pg_catalog.unnest(finish.reasons),
-                pg_catalog.unnest(finish.errors)
+                pg_catalog.unnest(move_to_finished.places),
+                pg_catalog.unnest(move_to_finished.reasons),
+                pg_catalog.unnest(move_to_finished.errors)
             ) as u (place, reason, error)
-            where finish.reasons is not null
+            where move_to_finished.reasons is not null
         ) as r on r.place = g.place
-        where case finish.outcome
+        where case move_to_finished.outcome
             when 'succeeded' then q.keep_succeeded_us
             when 'dead' then q.keep_dead_us
             else q.keep_cancelled_us
@@ -198,7 +198,7 @@ begin
 end
 $$;
 
-comment on function dever.finish(tid[], text, text[], text[]) is
+comment on function dever.move_to_finished(tid[], text, text[], text[]) is
 'Moves locked rows from dever.job to dever.finished with an outcome; how many there were';
 
 -- A full new lease from now. One short transaction. See the head of this file for the verdicts.
@@ -221,7 +221,7 @@ declare
     v_hold record;
     v_now timestamptz;
 begin
-    v_hold := dever.hold(renew.ids, renew.tokens);
+    v_hold := dever.lock_claims(renew.ids, renew.tokens);
     v_now := dever.clock();
     update dever.job as j
     set lease_until = v_now + coalesce(v_lease, j.visibility_us) * interval '1 microsecond'
@@ -247,8 +247,8 @@ as $$
 declare
     v_hold record;
 begin
-    v_hold := dever.hold(complete.ids, complete.tokens);
-    if dever.finish(v_hold.places, 'succeeded', null, null) = pg_catalog.cardinality(complete.ids) then
+    v_hold := dever.lock_claims(complete.ids, complete.tokens);
+    if dever.move_to_finished(v_hold.places, 'succeeded', null, null) = pg_catalog.cardinality(complete.ids) then
         -- As many as there are ids: all of them, and none twice. The common case needs no comparing.
         return query select u.id, true from pg_catalog.unnest(complete.ids) as u (id);
         return;
@@ -321,7 +321,7 @@ begin
         from pg_catalog.unnest(retry.delays) with ordinality as d (delay, ordinal)
         order by d.ordinal
     );
-    v_hold := dever.hold(retry.ids, retry.tokens);
+    v_hold := dever.lock_claims(retry.ids, retry.tokens);
     v_now := dever.clock();
 
     select
@@ -376,7 +376,7 @@ begin
     ) as k
     where j.ctid = k.place and u.id = any (v_hold.held);
 
-    perform dever.finish(v_places, 'dead', v_reasons, v_errors);
+    perform dever.move_to_finished(v_places, 'dead', v_reasons, v_errors);
 
     return query
     select
@@ -418,8 +418,8 @@ begin
         coalesce(pg_catalog.cardinality(bury.reasons), 0),
         coalesce(pg_catalog.cardinality(bury.errors), v_count)
     ]);
-    v_hold := dever.hold(bury.ids, bury.tokens);
-    perform dever.finish(
+    v_hold := dever.lock_claims(bury.ids, bury.tokens);
+    perform dever.move_to_finished(
         pg_catalog.array_agg(h.place),
         'dead',
         pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
@@ -481,7 +481,7 @@ begin
                 hint = 'a job that failed is retried or buried instead';
         end if;
     end loop;
-    v_hold := dever.hold(block.ids, block.tokens);
+    v_hold := dever.lock_claims(block.ids, block.tokens);
     update dever.job as j
     set
         due_at = j.run_at,
@@ -529,12 +529,12 @@ declare
     v_dead tid[];
     v_queue_id bigint;
 begin
-    v_hold := dever.hold(release.ids, release.tokens);
+    v_hold := dever.lock_claims(release.ids, release.tokens);
     v_dead := array(
         select j.ctid from dever.job as j
         where j.ctid = any (v_hold.places) and j.attempt >= j.max_attempts
     );
-    perform dever.finish(
+    perform dever.move_to_finished(
         v_dead, 'dead', pg_catalog.array_fill('interrupted'::text, array[pg_catalog.cardinality(v_dead)]), null
     );
     for v_queue_id in

@@ -193,7 +193,7 @@ begin
                 v_places := array(
                     select j.ctid from dever.job as j where j.id = any (v_ids) and j.expires_at <= v_now
                 );
-                v_expired := v_expired + dever.finish(
+                v_expired := v_expired + dever.move_to_finished(
                     v_places, 'dead', pg_catalog.array_fill('expired'::text, array[pg_catalog.cardinality(v_places)]), null
                 );
             end if;
@@ -202,7 +202,7 @@ begin
                 v_places := array(
                     select j.ctid from dever.job as j where j.id = any (v_ids) and j.attempt >= j.max_attempts
                 );
-                v_exhausted := v_exhausted + dever.finish(
+                v_exhausted := v_exhausted + dever.move_to_finished(
                     v_places,
                     'dead',
                     pg_catalog.array_fill('attempts_exhausted'::text, array[pg_catalog.cardinality(v_places)]),

@@ -200,7 +200,7 @@ begin
             select i.id, i.ctid as place from dever.job as i where i.id = u.id for update
         ) as j
     ) as l;
-    perform dever.finish(
+    perform dever.move_to_finished(
         v_places,
         'cancelled',
         pg_catalog.array_fill('cancelled'::text, array[pg_catalog.cardinality(v_places)]),

@@ -165,3 +165,80 @@ def test_batches_in_any_order_do_not_deadlock(
     with no_error_lines(pg_cluster, pg_url), ThreadPoolExecutor(sessions) as pool:
         created = sum(pool.map(client, range(sessions)))
     assert created == batches * keys
+
+
+@pytest.mark.req("R3.1", "R3.2", "R4.5", "R8.5")
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_plain_sessions_under_any_default_are_refused_with_40001_at_most(
+    isolation: str, pg_url: str, connect: Connect, engine: PostgresEngine
+):
+    """8 sessions of a program of its own, which leaves the isolation to the database and runs again
+    what was refused; unlike the engine, whose sessions are READ COMMITTED. Now and then a
+    transaction is rolled back."""
+    admin = connect()
+    admin.execute(
+        f"alter database {admin.info.dbname} set default_transaction_isolation = '{isolation}'"
+    )
+    (contract,) = register(engine, declaration(TARGET, SCHEMA))
+    sessions, rounds, keys = 8, 40, 50
+    start = Barrier(sessions)
+
+    def client(number: int) -> tuple[list[int], list[int], set[str]]:
+        luck = random.Random(number)
+        created: list[int] = []
+        run: list[int] = []
+        refusals: set[str] = set()
+
+        def until_accepted(work: Callable[[psycopg.Connection[Any]], list[int]]) -> list[int]:
+            keep = luck.random() < 0.8
+            while True:
+                try:
+                    ids = work(session)
+                    (session.commit if keep else session.rollback)()
+                except psycopg.Error as error:
+                    session.rollback()
+                    refusals.add(error.sqlstate or str(error))
+                    if not refusals <= {"40001"}:
+                        raise
+                else:
+                    return ids if keep else []
+
+        def enqueue(session: psycopg.Connection[Any]) -> list[int]:
+            rows = session.execute(
+                "select id from dever.enqueue_many(%s, %s, array_fill('{}'::jsonb, array[5]))"
+                " where created",
+                [TARGET, [f"key-{key}" for key in luck.sample(range(keys), 5)]],
+            )
+            return [id for (id,) in rows]
+
+        def finish(session: psycopg.Connection[Any]) -> list[int]:
+            claimed = session.execute(
+                "select id, token from dever.claim('default', %s, 3, '5 minutes', %s)",
+                [f"w{number}", [contract]],
+            ).fetchall()
+            ids, tokens = [id for id, _ in claimed], [token for _, token in claimed]
+            done = session.execute(
+                "select id from dever.complete(%s::bigint[], %s::bigint[]) where ok", [ids, tokens]
+            ).fetchall()
+            assert len(done) == len(claimed), "what this transaction has claimed is its own"
+            return ids
+
+        with psycopg.connect(pg_url) as session:
+            start.wait()
+            for _ in range(rounds):
+                created += until_accepted(enqueue)
+                run += until_accepted(finish)
+        return created, run, refusals
+
+    with ThreadPoolExecutor(sessions) as pool:
+        futures = [pool.submit(client, number) for number in range(sessions)]
+        results = [future.result() for future in futures]
+    while left := engine.claim("default", "last", 100, LEASE, [contract]):
+        assert all(v.ok for v in engine.complete([j.id for j in left], [j.token for j in left]))
+        results.append(([], [job.id for job in left], set()))
+    created = Counter(id for ids, _, _ in results for id in ids)
+    run = Counter(id for _, ids, _ in results for id in ids)
+    refusals = set[str]().union(*(each for _, _, each in results))
+    assert max(created.values()) == 1
+    assert run == created
+    assert refusals <= (set() if isolation == "read committed" else {"40001"})

@@ -210,6 +210,27 @@ def test_stricter_transactions_get_a_retryable_error(
     assert enqueue(session) == (id, False)
 
 
+@pytest.mark.req("R3.1", "R3.2")
+@pytest.mark.parametrize("level", ["REPEATABLE_READ", "SERIALIZABLE"])
+def test_a_key_that_was_freed_after_the_snapshot_is_inserted_beside_a_duplicate(
+    connect: Connect, observer: Session, level: str
+) -> None:
+    """The snapshot still shows the finished job under the key, beside the one just inserted."""
+    ids = [enqueue(observer, key)[0] for key in ("freed", "taken")]
+    session = connect("caller", autocommit=False)
+    session.isolation_level = psycopg.IsolationLevel[level]
+    session.execute("select 1 from dever.job")
+    observer.execute("select dever.cancel(%s)", [ids[:1]])
+    found = session.execute(
+        "select id, created from dever.enqueue_many(%s, array['freed', 'taken']) order by ordinal",
+        [TARGET],
+    ).fetchall()
+    session.commit()
+    assert [created for _, created in found] == [True, False]
+    assert found[0][0] > ids[1]
+    assert found[1][0] == ids[1]
+
+
 @pytest.mark.req("R3.2", "R3.6")
 def test_refused_enqueue_in_a_savepoint_keeps_the_callers_rows(
     connect: Connect, observer: Session

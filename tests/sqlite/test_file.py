@@ -282,7 +282,7 @@ def planned(
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        ("claim_pick", "dever_job_claim_idx (queue_id=? AND run_at<?)"),
+        ("claim_pick", "dever_job_claim_idx (queue_id=? AND run_at>? AND run_at<?)"),
         ("hold", "j USING INTEGER PRIMARY KEY"),
         ("renew", "dever_job USING INTEGER PRIMARY KEY"),
         ("retry_update", "dever_job USING INTEGER PRIMARY KEY"),
