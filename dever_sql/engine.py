@@ -352,19 +352,6 @@ class Engine(Protocol):
         self, ids: Sequence[int], tokens: Sequence[int], lease: timedelta | None
     ) -> list[Verdict]: ...
     def complete(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]: ...
-    def complete_and_claim(
-        self,
-        ids: Sequence[int],
-        tokens: Sequence[int],
-        queue: str,
-        worker: str,
-        n: int,
-        lease: timedelta | None = None,
-        contracts: Sequence[int] | None = None,
-    ) -> tuple[list[Verdict], list[Claimed]]:
-        """`complete` and then `claim` in one transaction: half the commits of a busy worker."""
-        ...
-
     def retry(
         self,
         ids: Sequence[int],

@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from .engine import Engine, Verdict
+from .engine import Engine
 from .errors import DatabaseUnavailable
 from .events import log_event, logger
 from .outage import Backoff, Outage
@@ -83,30 +83,6 @@ class Finisher:
             waiting = len(self._waiting)
             if waiting == 1 or waiting == _BATCH:
                 self._changed.notify_all()
-
-    def take_completed(self) -> list[Outcome]:
-        """The successes that wait, for a claim that takes them along in its own transaction.
-
-        Whoever takes them hands them on to `completed` or `give_back`.
-        """
-        with self._changed:
-            taken = [outcome for outcome in self._waiting if outcome.kind == "complete"]
-            if taken:
-                others = [outcome for outcome in self._waiting if outcome.kind != "complete"]
-                self._waiting = deque(others)
-            return taken
-
-    def completed(self, outcomes: list[Outcome], verdicts: Sequence[Verdict]) -> None:
-        """The database's word on successes that were taken."""
-        self._answer("complete", outcomes, {verdict.id: verdict.ok for verdict in verdicts})
-
-    def give_back(self, outcomes: list[Outcome], *, repeated: bool) -> None:
-        """Successes that were taken and are still to be written; `repeated`: perhaps they were."""
-        with self._changed:
-            for outcome in outcomes:
-                outcome.repeated = outcome.repeated or repeated
-            self._waiting.extendleft(reversed(outcomes))
-            self._changed.notify_all()
 
     @property
     def backlog(self) -> int:

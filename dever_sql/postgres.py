@@ -47,7 +47,6 @@ from .postgres_install import install, installed_version
 from .postgres_pool import Pool, Session
 from .postgres_sleeper import PostgresSleeper
 from .postgres_values import (
-    claim_of,
     claims,
     duration,
     durations,
@@ -94,14 +93,6 @@ _RENEW: Final = (
 )
 _COMPLETE: Final = (
     "select id, ok from dever.complete(cast(%(ids)s as bigint[]), cast(%(tokens)s as bigint[]))"
-)
-# One statement, so one round trip and one commit; each function keeps its own meaning.
-_COMPLETE_AND_CLAIM: Final = (
-    "select ok, id, null as token, null as target, null as key, null as attempt,"
-    " null as max_attempts, null as fingerprint, null as payload, null as run_at,"
-    " null as lease_until"
-    f" from ({_COMPLETE}) as completed"
-    f" union all select null, claimed.* from ({_CLAIM}) as claimed"
 )
 _RELEASE: Final = (
     "select id, ok from dever.release(cast(%(ids)s as bigint[]), cast(%(tokens)s as bigint[]))"
@@ -487,7 +478,16 @@ class PostgresEngine:
         lease: timedelta | None = None,
         contracts: Sequence[int] | None = None,
     ) -> list[Claimed]:
-        rows = self._call(_CLAIM, claim_of(queue, worker, n, lease, contracts))
+        rows = self._call(
+            _CLAIM,
+            {
+                "queue": queue,
+                "worker": worker,
+                "n": n,
+                "lease": duration(lease),
+                "contracts": None if contracts is None else number_array(contracts, "contract"),
+            },
+        )
         return [Claimed(*row) for row in rows]
 
     def renew(
@@ -506,23 +506,6 @@ class PostgresEngine:
 
     def complete(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
         return self._verdicts(_COMPLETE, claims(ids, tokens))
-
-    def complete_and_claim(
-        self,
-        ids: Sequence[int],
-        tokens: Sequence[int],
-        queue: str,
-        worker: str,
-        n: int,
-        lease: timedelta | None = None,
-        contracts: Sequence[int] | None = None,
-    ) -> tuple[list[Verdict], list[Claimed]]:
-        rows = self._call(
-            _COMPLETE_AND_CLAIM,
-            {**claims(ids, tokens), **claim_of(queue, worker, n, lease, contracts)},
-        )
-        verdicts = [Verdict(row[1], row[0]) for row in rows if row[2] is None]
-        return verdicts, [Claimed(*row[1:]) for row in rows if row[2] is not None]
 
     def release(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
         return self._verdicts(_RELEASE, claims(ids, tokens))

@@ -57,23 +57,6 @@ def claims(ids: Sequence[int], tokens: Sequence[int]) -> dict[str, str]:
     return {"ids": number_array(ids), "tokens": number_array(tokens, "token")}
 
 
-def claim_of(
-    queue: str,
-    worker: str,
-    n: int,
-    lease: timedelta | None,
-    contracts: Sequence[int] | None,
-) -> dict[str, Any]:
-    """The parameters of a claim."""
-    return {
-        "queue": queue,
-        "worker": worker,
-        "n": n,
-        "lease": duration(lease),
-        "contracts": None if contracts is None else number_array(contracts, "contract"),
-    }
-
-
 def outcomes_of(
     ids: Sequence[int],
     tokens: Sequence[int],

@@ -290,25 +290,13 @@ class SQLiteEngine:
         lease: timedelta | None = None,
         contracts: Sequence[int] | None = None,
     ) -> list[Claimed]:
-        with self._writing() as run:
-            return self._claim(run, queue, worker, n, lease, contracts)
-
-    def _claim(
-        self,
-        run: Transaction,
-        queue: str,
-        worker: str,
-        n: int,
-        lease: timedelta | None,
-        contracts: Sequence[int] | None,
-    ) -> list[Claimed]:
-        """A claim whose scan starts at the head, which it moves."""
         scan = repr((queue, contracts))
-        now = run("clock", {})[0][0]
-        began = time.monotonic()
-        steps = verbs.claim(queue, worker, n, lease, contracts, self._heads.place(scan))
-        claimed, work = run.run_measured(steps)
-        self._heads.scanned(scan, n, now, claimed, work, time.monotonic() - began)
+        with self._writing() as run:
+            now = run("clock", {})[0][0]
+            began = time.monotonic()
+            steps = verbs.claim(queue, worker, n, lease, contracts, self._heads.place(scan))
+            claimed, work = run.run_measured(steps)
+            self._heads.scanned(scan, n, now, claimed, work, time.monotonic() - began)
         return claimed
 
     def renew(
@@ -318,20 +306,6 @@ class SQLiteEngine:
 
     def complete(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
         return self._run(verbs.complete(ids, tokens))
-
-    def complete_and_claim(
-        self,
-        ids: Sequence[int],
-        tokens: Sequence[int],
-        queue: str,
-        worker: str,
-        n: int,
-        lease: timedelta | None = None,
-        contracts: Sequence[int] | None = None,
-    ) -> tuple[list[Verdict], list[Claimed]]:
-        with self._writing() as run:
-            verdicts = run.run(verbs.complete(ids, tokens))
-            return verdicts, self._claim(run, queue, worker, n, lease, contracts)
 
     def retry(
         self,

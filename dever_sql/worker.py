@@ -24,11 +24,11 @@ from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal
 
-from .engine import Claimed, Engine, Sleeper
+from .engine import Engine, Sleeper
 from .errors import DatabaseUnavailable, DeverError
 from .events import log_event
 from .failure import describe
-from .finisher import Finisher, Outcome
+from .finisher import Finisher
 from .housekeeper import Housekeeper
 from .outage import Backoff, Outage
 from .renewer import ALIVE, Renewer
@@ -286,7 +286,7 @@ class Worker:
                 if not self._registered:
                     self._register()
                 quiet = self._is_quiet()
-                found = self._claim(free, pressed)
+                found = self._claim(free)
                 self._outage.over()
                 backoff.reset()
                 pressed = found >= free
@@ -332,12 +332,8 @@ class Worker:
                 free = self._runner.free
             return 0 if self._stopping else free
 
-    def _claim(self, free: int, pressed: bool) -> int:
-        """Claim up to `free` jobs and start them; the queues take turns at going first.
-
-        `pressed`: while there is more work than slots, what was completed is written by the same
-        transaction.
-        """
+    def _claim(self, free: int) -> int:
+        """Claim up to `free` jobs and start them; the queues take turns at going first."""
         found = 0
         count = len(self._queues)
         self._turn += 1
@@ -346,34 +342,15 @@ class Worker:
                 break
             queue = self._queues[(self._turn + offset) % count]
             asked = time.monotonic()
-            wanted = (queue, self.name, free - found, self._lease, self._contract_ids)
-            completed = self._finisher.take_completed() if pressed and offset == 0 else []
-            if completed:
-                claimed = self._complete_and_claim(completed, wanted)
-            else:
-                claimed = self._engine.claim(*wanted)
+            claimed = self._engine.claim(
+                queue, self.name, free - found, self._lease, self._contract_ids
+            )
             if claimed:
                 found += len(claimed)
                 self._runner.launch(claimed, asked + self.options.lease_ms / 1000)
                 if found >= free:
                     break
         return found
-
-    def _complete_and_claim(
-        self,
-        completed: list[Outcome],
-        wanted: tuple[str, str, int, timedelta, list[int]],
-    ) -> list[Claimed]:
-        ids = [outcome.run.claimed.id for outcome in completed]
-        tokens = [outcome.run.claimed.token for outcome in completed]
-        try:
-            verdicts, claimed = self._engine.complete_and_claim(ids, tokens, *wanted)
-        except BaseException as error:
-            unknown = isinstance(error, DatabaseUnavailable)
-            self._finisher.give_back(completed, repeated=unknown)
-            raise
-        self._finisher.completed(completed, verdicts)
-        return claimed
 
     def _sleep(self, pause: float) -> bool:
         if self._sleeper is None:

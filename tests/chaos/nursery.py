@@ -29,7 +29,7 @@ from worker_tasks import task
 
 from dever_sql import job
 from dever_sql.database import open_engine
-from dever_sql.engine import Claimed, Engine
+from dever_sql.engine import Engine
 from dever_sql.worker import Worker, WorkerOptions
 
 SLOTS = 8
@@ -50,17 +50,15 @@ class Recorded:
 
     def claim(self, *arguments: Any, **more: Any) -> Any:
         claimed = self._engine.claim(*arguments, **more)
-        self._claimed(claimed)
+        for row in claimed:
+            log.write(
+                "claimed",
+                id=row.id,
+                token=row.token,
+                attempt=row.attempt,
+                lease_until=row.lease_until.timestamp(),
+            )
         return claimed
-
-    def complete_and_claim(self, ids: Sequence[int], tokens: Sequence[int], *more: Any) -> Any:
-        asked_at = self._ask("complete", ids, tokens)
-        verdicts, claimed = self._engine.complete_and_claim(ids, tokens, *more)
-        token = dict(zip(ids, tokens, strict=True))
-        for verdict in verdicts:
-            self._verdict("complete", verdict.id, token[verdict.id], asked_at, verdict.ok)
-        self._claimed(claimed)
-        return verdicts, claimed
 
     def renew(self, ids: Sequence[int], tokens: Sequence[int], lease: timedelta) -> Any:
         return self._recorded("renew", ids, tokens, lease)
@@ -85,7 +83,9 @@ class Recorded:
         *more: Any,
     ) -> Any:
         token = dict(zip(ids, tokens, strict=True))
-        asked_at = self._ask(verb, ids, tokens)
+        asked_at = time.time()
+        # Before it is sent: an answer that never comes may have been a yes.
+        log.write("asked", verb=verb, ids=list(ids), tokens=list(tokens))
         verdicts = getattr(self._engine, verb)(ids, tokens, *more)
         for verdict in verdicts:
             if verb == "retry":
@@ -96,22 +96,6 @@ class Recorded:
             else:
                 self._verdict(verb, verdict.id, token[verdict.id], asked_at, verdict.ok)
         return verdicts
-
-    def _ask(self, verb: str, ids: Sequence[int], tokens: Sequence[int]) -> float:
-        asked_at = time.time()
-        # Before it is sent: an answer that never comes may have been a yes.
-        log.write("asked", verb=verb, ids=list(ids), tokens=list(tokens))
-        return asked_at
-
-    def _claimed(self, claimed: Sequence[Claimed]) -> None:
-        for row in claimed:
-            log.write(
-                "claimed",
-                id=row.id,
-                token=row.token,
-                attempt=row.attempt,
-                lease_until=row.lease_until.timestamp(),
-            )
 
     def _verdict(
         self, verb: str, id: int, token: int, asked_at: float, accepted: bool | None

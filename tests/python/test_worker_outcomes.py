@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from worker_tasks import enqueue, task, until, work
+from worker_tasks import enqueue, task, work
 
 from dever_sql import job
 from dever_sql.engine import Engine, JobRow
-from dever_sql.errors import DatabaseUnavailable, DeverError, InvalidArgument, InvalidPayload
+from dever_sql.errors import DeverError, InvalidArgument, InvalidPayload
 from dever_sql.finisher import Finisher
 from dever_sql.worker import Worker, WorkerOptions
 
@@ -383,35 +383,3 @@ def test_a_worker_whose_finishing_thread_ends_by_a_fault_ends_too(
     worker.start(until_idle=until_idle)
     with pytest.raises(ArithmeticError):
         worker.wait(timeout=30)
-
-
-@pytest.mark.req("R8.5", "R4.4")
-@pytest.mark.parametrize("executed", [False, True], ids=["call lost", "answer lost"])
-def test_a_lost_call_that_completes_and_claims_loses_no_result(
-    live: Engine, monkeypatch: pytest.MonkeyPatch, executed: bool
-) -> None:
-    real = live.complete_and_claim
-    calls: list[list[int]] = []
-
-    def cut(ids: list[int], *arguments: Any) -> Any:
-        calls.append(ids)
-        if len(calls) > 1:
-            return real(ids, *arguments)
-        if executed:
-            real(ids, *arguments)
-        raise DatabaseUnavailable("cut by the test", hint="none")
-
-    monkeypatch.setattr(live, "complete_and_claim", cut)
-    ran: list[int] = []
-
-    async def handler() -> None:
-        ran.append(job.current().id)
-
-    each = task(handler)
-    ids = enqueue(live, each, keys=[f"k{n}" for n in range(40)])
-    work(live, each, workers=2, lease_ms=1_000)
-    # What the lost answer had claimed is leased for a second, and then anybody's.
-    until(lambda: work(live, each) and {row.state for row in live.jobs()} == {"succeeded"})
-
-    assert calls[0], "the worker was never busy enough"
-    assert sorted(ran) == sorted(ids), "done once each: no result was lost or written twice"
