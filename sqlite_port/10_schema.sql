@@ -230,5 +230,12 @@ select now from dever_clock;
 -- name: installation_table
 select count(*) from sqlite_master where type = 'table' and name = 'dever_installation';
 
+-- Which database this is: the identity of the installation, and the file, because a copy has the same.
+
 -- name: installation
-select id, version, protocol_min, protocol_max from dever_installation;
+select
+    i.id || ' ' || (select d.file from pragma_database_list as d where d.name = 'main') as identity,
+    i.version,
+    i.protocol_min,
+    i.protocol_max
+from dever_installation as i;

@@ -264,3 +264,24 @@ def test_a_connection_that_trusts_no_schema_is_told_so(
     connection.execute("pragma trusted_schema = off")
     with pytest.raises(InvalidArgument, match="trust"):
         engine.enqueue_as(TARGET, FINGERPRINT, ["k"], [RECEIPT], connection=connection)
+
+
+@pytest.mark.req("R3.5")
+def test_a_copy_of_the_file_is_told_from_its_source(
+    engine: SQLiteEngine, connect: Connect, tmp_path: Path
+) -> None:
+    copy = connect(tmp_path / "copy.db", isolation_level=None)
+    connect().backup(copy)
+    with pytest.raises(CrossDatabaseError):
+        enqueue(engine, copy, "k")
+    assert copy.execute("select count(*) from dever_job").fetchone() == (0,)
+
+
+@pytest.mark.req("R3.5")
+def test_a_link_to_the_file_leads_to_the_same_database(
+    engine: SQLiteEngine, connect: Connect, tmp_path: Path
+) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(engine.path)
+    enqueue(engine, connect(link, isolation_level=None), "k")
+    assert [row.key for row in engine.jobs()] == ["k"]
