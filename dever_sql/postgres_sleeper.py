@@ -225,12 +225,19 @@ class PostgresSleeper:
         poll = select.poll()
         for file in files:
             poll.register(file, select.POLLIN)
-        found = {file for file, _ in poll.poll(max(0.0, timeout) * 1000)}
-        if files[0] in found:
-            self._forget_wakes()
-        if len(files) > 1 and files[1] in found:
-            return self._notified() or files[0] in found
-        return files[0] in found
+        deadline = time.monotonic() + timeout
+        remaining = timeout
+        while True:
+            found = {file for file, _ in poll.poll(max(0.0, remaining) * 1000)}
+            woken = files[0] in found
+            if woken:
+                self._forget_wakes()
+            if len(files) > 1 and files[1] in found:
+                woken = self._notified() or woken
+            # A notification about the queues of other workers only is no reason to look.
+            remaining = deadline - time.monotonic()
+            if woken or not found or remaining <= 0:
+                return woken
 
     def _forget_wakes(self) -> None:
         try:

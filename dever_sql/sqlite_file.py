@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from .arguments import check as check_arguments
@@ -113,15 +114,12 @@ class Transaction:
     def run_measured(self, steps: Steps) -> tuple[Any, int]:
         """Also how much work it was, in thousands of instructions of SQLite's machine; time would
         count what a busy machine does besides."""
-        work = 0
-
-        def count() -> None:
-            nonlocal work
-            work += 1
-
-        self._connection.set_progress_handler(count, 1000)
+        ticks: list[None] = []
+        # Not a function of Python's: in one a signal handler could run, and SQLite would take what
+        # that raises (a KeyboardInterrupt) for the wish to give up the statement.
+        self._connection.set_progress_handler(partial(ticks.append, None), 1000)
         try:
-            return self.run(steps), work
+            return self.run(steps), len(ticks)
         finally:
             self._connection.set_progress_handler(None, 0)
 

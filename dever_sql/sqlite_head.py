@@ -2,8 +2,9 @@
 
 Rows in front that a worker may not run (other contracts, used attempts) would be walked over at
 each of its looks, with the write lock held. After a scan that was dear the next ones start where it
-ended, until 20 times its cost has passed; a row below that becomes due again (a lease that ran out,
-a job that was released) waits at most that long. Only a hint: it goes with the engine object.
+ended, until 20 times its cost has passed, at most 20 seconds; a row below that becomes due again (a
+lease that ran out, a job that was released) waits at most that long. Only a hint: it goes with the
+engine object.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ Place = tuple[int, int]
 FRONT: Final[Place] = (-(2**63), 0)
 
 _TIMES: Final = 20
+_COSTLIEST: Final = 1.0
+"""Seconds a scan counts for at most: of more it was the process that stood still, not the scan."""
 _DEAR: Final = 50
 """Thousands of instructions of SQLite's machine: some 2,000 rows passed over."""
 _DEAR_SHARE: Final = 4
@@ -52,6 +55,8 @@ class Heads:
         self, scan: str, n: int, now: int, claimed: Sequence[Claimed], work: int, seconds: float
     ) -> None:
         """A scan for `n` rows at the instant `now` took `work` thousand instructions."""
+        if n <= 0:
+            return  # nothing was looked at
         head = self._heads.get(scan)
         if head is None and work <= _DEAR + n // _DEAR_SHARE:
             return
@@ -59,5 +64,6 @@ class Heads:
         place = (now, 0)
         if claimed and len(claimed) >= n:
             place = (instant_us(claimed[0].run_at) or 0, claimed[0].id)
-        until = time.monotonic() + _TIMES * seconds if head is None else head.until
+        cost = min(seconds, _COSTLIEST)
+        until = time.monotonic() + _TIMES * cost if head is None else head.until
         self._heads[scan] = _Head(place, until)

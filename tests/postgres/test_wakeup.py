@@ -160,6 +160,25 @@ def test_many_commits_with_200_sleepers_are_no_storm(
 
 
 @pytest.mark.req("R4.7")
+def test_a_notification_for_the_queues_of_others_does_not_end_the_sleep(
+    pg_url: str, connect: Connect
+):
+    pool, session = Pool(pg_url, size=1, connect_timeout=30.0), connect()
+    sleeper = CountingSleeper(pool, [1])
+    assert sleeper.wait(60.0), "it listens from now on"
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(sleeper.wait(60.0)))
+    thread.start()
+    session.execute("select pg_notify('dever', '2')")
+    until(lambda: sleeper.received == 1, 30)
+    session.execute("select pg_notify('dever', '1')")
+    thread.join()
+    sleeper.close()
+    pool.close()
+    assert (woken, sleeper.received) == ([True], 2)
+
+
+@pytest.mark.req("R4.7")
 def test_messages_and_later_jobs(engine: PostgresEngine, connect: Connect):
     """A job that is due later wakes nobody: there is nothing to do yet."""
     listener, session = connect("listener"), connect()

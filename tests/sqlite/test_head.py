@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType, SimpleNamespace
 
 import pytest
 from samples import TARGET, claim, claim_one, declaration, register
@@ -131,3 +133,61 @@ def test_other_contracts_and_queues_have_heads_of_their_own(
     assert len(claim(engine, [1, 2])) == 10
     engine.send("mail", "1")
     assert len(claim(engine, None, queue="mail")) == 1
+
+
+@pytest.mark.req("R4.5")
+@pytest.mark.usefixtures("long")
+def test_a_claim_of_nothing_does_not_move_the_head(
+    engine: SQLiteEngine, contracts: list[int]
+) -> None:
+    assert claim(engine, contracts) == []
+    enqueued = engine.enqueue(TARGET, "k", None)
+    instant = engine.clock()
+    while engine.clock() == instant:
+        pass
+    assert claim(engine, contracts, n=0) == []
+    assert claim_one(engine, contracts).id == enqueued.id
+
+
+@pytest.mark.req("R4.5")
+def test_a_scan_during_which_the_process_stood_still_is_not_paid_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(sqlite_head, "time", SimpleNamespace(monotonic=lambda: now))
+    heads = sqlite_head.Heads()
+    heads.scanned("mail", 10, 7, [], work=10_000, seconds=3_600.0)
+    assert heads.place("mail") == (7, 0)
+    now += 21
+    assert heads.place("mail") == sqlite_head.FRONT
+
+
+class Interrupted(BaseException):
+    """What a KeyboardInterrupt is, raised by a signal of the test's own."""
+
+
+@pytest.mark.req("R4.7")
+def test_what_a_signal_raises_ends_a_long_look_as_it_is(
+    engine: SQLiteEngine, contracts: list[int]
+) -> None:
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code is Transaction.run_measured.__code__:
+                raise Interrupted
+            frame = frame.f_back
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+
+    def look_until_interrupted() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        while True:
+            engine._heads = sqlite_head.Heads()
+            claim(engine, contracts)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            look_until_interrupted()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    engine.enqueue(TARGET, "k", None)
+    assert claim_one(engine, contracts).attempt == 1
