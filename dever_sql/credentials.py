@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-_URL_USER = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^\s/?#:@]*):(?P<rest>[^\s/?#]*)@"
-)
+# To the last @: a password that should have been percent-encoded holds / ? # or @ itself.
+_URL_USER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^\s/?#:@]*):\S*@")
 _PARAMETER = re.compile(
     r"(?P<name>\b(?:password|passwd|pwd|passfile|sslpassword)\s*=\s*)"
     r"(?:'(?:[^'\\]|\\.)*'|[^\s&;'\"]+)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import struct
 import threading
@@ -17,7 +18,7 @@ from psycopg.adapt import Loader
 from psycopg.pq import Format, TransactionStatus
 
 from .credentials import hide_credentials
-from .errors import DatabaseUnavailable, InstallError
+from .errors import DatabaseUnavailable, InstallError, InvalidArgument
 from .events import log_event
 
 CALL_TIMEOUT: Final = 60.0
@@ -124,6 +125,22 @@ def unavailable(error: Exception, shown_url: str) -> DatabaseUnavailable:
     )
 
 
+def _parameters(url: str) -> dict[str, Any]:
+    """The parameters that a URL stands for. Raises InvalidArgument if it is malformed."""
+    try:
+        return conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        reason = str(error).strip()
+        if not reason.startswith("invalid URI query parameter"):
+            # What libpq quotes then may be a piece of a password.
+            reason = re.sub('".*"', "***", reason, flags=re.DOTALL)
+        raise InvalidArgument(
+            f"the URL of the database is malformed: {reason}",
+            hint="write special characters of a user name or password percent-encoded:"
+            " % as %25, / as %2F, @ as %40",
+        ) from None
+
+
 class Pool:
     """At most `size` sessions, each lent to one thread at a time. Thread-safe.
 
@@ -177,7 +194,7 @@ class Pool:
             raise unavailable(error, self.shown_url) from None
 
     def _options(self) -> dict[str, Any]:
-        given = conninfo.conninfo_to_dict(self._url)
+        given = _parameters(self._url)
         options: dict[str, Any] = {
             "connect_timeout": max(1, round(self._connect_timeout)),
             "application_name": "dever",

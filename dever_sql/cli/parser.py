@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
+
+from dever_sql.credentials import hide_credentials
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -46,7 +49,9 @@ class Parser(argparse.ArgumentParser):
             message = f"there is no {found['word']!r} here" + (
                 f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(choices)}"
             )
-        self.exit(2, f"dever: {message}\nhint: {self.prog} --help shows the forms and examples\n")
+        text = f"dever: {message}\nhint: {self.prog} --help shows the forms and examples\n"
+        # A word too many may be a URL.
+        self.exit(2, hide_credentials(text))
 
 
 def shared_options() -> Parser:
@@ -71,7 +76,8 @@ class Commands:
         description: str | None = None,
         parents: Sequence[Parser] = (),
     ) -> Parser:
-        """Add a command; `run(arguments)` returns the exit code. `run=None`: it has subcommands."""
+        """Add a command; `run(arguments)` returns the exit code. `run=None`: it has subcommands,
+        and without one of them it shows its help."""
         parser = self._commands.add_parser(
             name,
             help=help,
@@ -79,6 +85,10 @@ class Commands:
             epilog=f"examples:\n{examples.rstrip()}",
             parents=parents,
         )
-        if run is not None:
-            parser.set_defaults(run=run)
+
+        def show_help(_: argparse.Namespace) -> int:
+            parser.print_help(sys.stderr)
+            return 2
+
+        parser.set_defaults(run=run or show_help)
         return parser

@@ -114,6 +114,14 @@ def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]):
     assert "first steps" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["sql", "settings"])
+def test_a_command_without_its_action_shows_the_actions(
+    command: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main([command]) == 2
+    assert f"usage: dever {command}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -186,6 +194,39 @@ def test_an_unreachable_server_exits_3_without_the_password(
         output = capsys.readouterr()
         assert "hunter2" not in output.out + output.err
         assert "Traceback" not in output.err
+
+
+@pytest.mark.req("R5.5")
+@pytest.mark.parametrize(
+    ("password", "code"),
+    [("hun%zter2", 2), ("hun ter2", 2), ("hun/ter2", 3), ("hun?ter2", 3), ("hun#t@er2", 3)],
+)
+def test_a_password_that_is_not_encoded_stays_hidden(
+    password: str, code: int, capsys: pytest.CaptureFixture[str]
+):
+    url = f"postgresql://shop:{password}@127.0.0.1:1/shop?connect_timeout=1"
+    assert main(["sql", "check", url]) == code
+    said = capsys.readouterr().err
+    assert "hun" not in said
+    assert "ter2" not in said
+
+
+@pytest.mark.req("R9.4")
+def test_a_malformed_url_names_what_is_wrong(capsys: pytest.CaptureFixture[str]):
+    assert main(["sql", "check", "postgresql://shop@127.0.0.1/shop?colour=blue"]) == 2
+    said = capsys.readouterr().err
+    assert 'invalid URI query parameter: "colour"' in said
+    assert "hint:" in said
+
+
+@pytest.mark.req("R5.5")
+def test_a_url_where_none_belongs_is_refused_without_its_password(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert main(["worker", "tasks.py", "--url", "postgresql://shop:hunter2@db/shop"]) == 2
+    said = capsys.readouterr().err
+    assert "unrecognized arguments" in said
+    assert "hunter2" not in said
 
 
 # Install

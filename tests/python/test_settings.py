@@ -255,6 +255,13 @@ def test_hiding_credentials_leaves_the_rest():
     assert hide_credentials("postgresql://a:b@h:5/d?x=1") == "postgresql://a:***@h:5/d?x=1"
     assert hide_credentials("host=h password='a b' user=u") == "host=h password=*** user=u"
     assert hide_credentials("sqlite:///a.db") == "sqlite:///a.db"
+    assert hide_credentials("postgresql://a@h:5/d, then x@y") == "postgresql://a@h:5/d, then x@y"
+
+
+@pytest.mark.req("R5.5")
+@pytest.mark.parametrize("password", ["a/b", "a?b", "a#b", "a@b", "a:b@/c"])
+def test_hiding_goes_to_the_last_at_sign(password: str):
+    assert hide_credentials(f"postgresql://u:{password}@h:5/d") == "postgresql://u:***@h:5/d"
 
 
 def test_relative_paths_start_at_the_project(tmp_path: Path):
