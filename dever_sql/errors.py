@@ -131,7 +131,7 @@ class LeaseLost(DeverError):
 
 
 class InstallError(DeverError):
-    """Dever SQL is not installed there, or could not be installed (R9.1)."""
+    """Dever SQL is not installed there, could not be, or the role has no right to it (R9.1)."""
 
 
 class DatabaseUnavailable(DeverError):

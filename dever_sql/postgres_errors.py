@@ -9,6 +9,7 @@ import psycopg
 
 from .arguments import is_storable, unfit_text
 from .errors import (
+    DatabaseUnavailable,
     DeverError,
     InstallError,
     InvalidArgument,
@@ -28,7 +29,12 @@ def own_error(error: psycopg.Error, parameters: Mapping[str, Any], shown_url: st
         if isinstance(error, psycopg.DataError):
             return unfit_text(parameters)
         return unavailable(error, shown_url)
-    if state[:2] in ("08", "53", "57", "58", "40") or state in ("25006", "55P03", "25P03"):
+    if state == "25006":
+        return DatabaseUnavailable(
+            f"the database at {shown_url} cannot be written: {error.diag.message_primary}",
+            hint="connect to the primary server, or look who set default_transaction_read_only",
+        )
+    if state[:2] in ("08", "53", "57", "58", "40") or state in ("55P03", "25P03"):
         return unavailable(error, shown_url)
     if state in ("42883", "3F000", "42P01", "42703"):
         return InstallError(
@@ -38,10 +44,10 @@ def own_error(error: psycopg.Error, parameters: Mapping[str, Any], shown_url: st
             hint="dever sql install URL",
         )
     if state == "42501":
-        return DeverError(
+        return InstallError(
             f"the role may not do that: {error.diag.message_primary}",
             hint="grant it one of the roles dever_enqueue, dever_worker, dever_observe,"
-            " dever_admin",
+            " dever_admin; dever doctor says which it has. The schema's owner may do everything",
         )
     if state[:2] == "22":
         wide = state == "22003" and any(_is_wide(value) for value in parameters.values())

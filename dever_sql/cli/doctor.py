@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from .parser import Commands
 from .place import database_options, installed_engine
 from .rights import check_rights
 from .schedules import ADVICE
+from .sql import version_hint
 
 _CLOCK_LIMIT = timedelta(seconds=5)
 _WAITING_SECONDS = 60
@@ -44,7 +46,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         print_json(checks)
     else:
         for check in checks:
-            print(f"{'ok  ' if check.ok else 'LOOK'}  {check.check}: {show(check.found)}")
+            print(f"{'ok  ' if check.ok else 'LOOK'}  {show(check.check)}: {show(check.found)}")
             if check.hint:
                 print(f"      hint: {show(check.hint)}")
         sys.stdout.flush()
@@ -71,9 +73,8 @@ def _version(engine: Engine) -> Check:
     found = f"{engine.kind}, Dever SQL {installed}"
     if installed == expected:
         return Check("version", True, found)
-    return Check(
-        "version", False, f"{found}, this program expects {expected}", "dever sql upgrade URL"
-    )
+    hint = version_hint(installed or "", expected, "URL")
+    return Check("version", False, f"{found}, this program expects {expected}", hint)
 
 
 def _clock(engine: Engine) -> Check:
@@ -98,7 +99,7 @@ def _workers_and_queues(engine: Engine) -> Iterator[Check]:
     for queue in late:
         waiting = f"{queue.ready} ready, the oldest for {queue.oldest_ready_seconds:.0f} s"
         hint = (
-            f"it is paused: dever queues resume {queue.queue}"
+            f"it is paused: dever queues resume {shlex.quote(queue.queue)}"
             if queue.paused
             else "start more workers, or look at what the running jobs wait for"
         )
@@ -111,7 +112,7 @@ def _schedules(engine: Engine) -> Iterator[Check]:
     schedules = engine.schedules()
     silent = [schedule for schedule in schedules if schedule.status in ADVICE]
     for schedule in silent[:_SHOWN]:
-        hint = ADVICE[schedule.status].format(name=schedule.name)
+        hint = ADVICE[schedule.status].format(name=shlex.quote(schedule.name))
         yield Check(f"schedule {schedule.name}", False, schedule.status, hint)
     if not silent:
         yield Check("schedules", True, f"{len(schedules)}, none is silent")

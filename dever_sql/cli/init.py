@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from dever_sql.errors import InvalidArgument
@@ -41,7 +42,7 @@ def _init(arguments: argparse.Namespace) -> int:
     print(
         f"wrote {len(PROJECT_FILES)} files to {directory}\n"
         "next:\n"
-        f"  cd {directory}\n"
+        f"  cd {shlex.quote(str(directory))}\n"
         "  python -m greeting Ada Grace\n"
         "  dever worker greeting --until-idle"
     )

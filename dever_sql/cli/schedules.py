@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,7 +14,7 @@ from dever_sql.engine import Engine, ScheduleRow
 from dever_sql.errors import InvalidArgument
 
 from .cron import print_instants
-from .output import Column, json_option, print_json, print_table, wants_json
+from .output import Column, json_option, print_json, print_table, show, wants_json
 from .parser import Commands
 from .place import database_options, installed_engine
 from .relative import relative
@@ -104,8 +105,8 @@ def _list(arguments: argparse.Namespace) -> int:
     )
     for row in rows:
         if row.status in ADVICE:
-            advice = ADVICE[row.status].format(name=row.name)
-            print(f"schedule {row.name}: {advice}", file=sys.stderr)
+            advice = ADVICE[row.status].format(name=shlex.quote(row.name))
+            print(show(f"schedule {row.name}: {advice}"), file=sys.stderr)
     return 0
 
 

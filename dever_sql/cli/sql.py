@@ -208,9 +208,7 @@ def _check(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     else:
-        hint = f"dever sql upgrade '{hide_credentials(arguments.url)}'"
-        if _numbers(installed) > _numbers(expected):
-            hint = f"update dever-sql to at least {installed}"
+        hint = version_hint(installed, expected, f"'{hide_credentials(arguments.url)}'")
         print(
             f"Dever SQL {installed} is installed, this program expects {expected}\nhint: {hint}",
             file=sys.stderr,
@@ -218,6 +216,13 @@ def _check(arguments: argparse.Namespace) -> int:
     if installed is None:
         return 3
     return 0 if installed == expected else 1
+
+
+def version_hint(installed: str, expected: str, url: str) -> str:
+    """What to do about a schema of another version than the program's."""
+    if _numbers(installed) > _numbers(expected):
+        return f"update dever-sql to at least {installed}"
+    return f"dever sql upgrade {url}"
 
 
 def _numbers(version: str) -> list[int]:

@@ -307,6 +307,7 @@ def test_a_database_that_is_read_only_says_so(
     with pytest.raises(DeverError) as refused:
         engine.send("q", "1")
     assert "read-only" in str(refused.value)
+    assert "default_transaction_read_only" in str(refused.value)
     assert engine.queues() == []
 
 

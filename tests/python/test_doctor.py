@@ -17,6 +17,7 @@ from hostile_path import build_hostile_schema
 from dever_sql.cli import bloat, main
 from dever_sql.postgres import PostgresEngine
 from dever_sql.sql_files import sql_directory
+from dever_sql.sqlite import SQLiteEngine
 
 ROLE = "dever_doctor_patient"
 ROLES = (sql_directory("postgresql") / "roles.sql").read_text(encoding="utf-8")
@@ -324,6 +325,27 @@ def test_a_healthy_file_is_fine(file: str, doctor: Doctor, capsys: pytest.Captur
     assert checks["bloat"]["ok"]
     assert "MiB free; log 0.0 MiB" in checks["bloat"]["found"]
     assert "rights" not in checks
+
+
+@pytest.mark.req("R9.4")
+def test_a_newer_schema_asks_for_a_newer_program(file: str, doctor: Doctor):
+    with closing(sqlite3.connect(file.removeprefix("sqlite:///"))) as session, session:
+        session.execute("update dever_installation set version = '99.0.0'")
+    assert doctor(file)["version"]["hint"] == "update dever-sql to at least 99.0.0"
+
+
+@pytest.mark.req("R9.4")
+def test_a_queue_name_never_reaches_the_terminal_raw(file: str, capsys: pytest.CaptureFixture[str]):
+    with closing(SQLiteEngine(file.removeprefix("sqlite:///"))) as engine:
+        engine.send("a\x1b[31m b", "1")
+        engine.pause_queue("a\x1b[31m b")
+    with closing(sqlite3.connect(file.removeprefix("sqlite:///"))) as session, session:
+        session.execute("update dever_job set run_at = run_at - 3600000000")
+    assert main(["doctor", "--url", file]) == 1
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "queue a\\x1b[31m b: 1 ready" in said
+    assert "dever queues resume 'a\\x1b[31m b'" in said
 
 
 @pytest.mark.req("R9.4")
