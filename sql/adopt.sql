@@ -7,6 +7,7 @@
 -- out. So the grants to other roles are put aside and given again. One transaction: others see no gap.
 
 begin;
+\ir install_lock.sql
 
 create temporary table dever_grant on commit drop as
 select

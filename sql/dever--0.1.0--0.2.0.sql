@@ -188,6 +188,190 @@ begin
 end
 $$;
 
+create or replace function dever.raise_unsettled()
+returns void
+language plpgsql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = '40001',
+        message = 'could not settle an idempotency key that others keep finishing and enqueuing again',
+        hint = 'run the transaction again';
+end
+$$;
+
+comment on function dever.raise_unsettled() is 'Raises 40001: the transaction can be run again';
+
+create or replace function dever.insert_jobs(
+    target text,
+    contract_id integer,
+    queue_id bigint,
+    max_attempts integer,
+    visibility_us bigint,
+    backoff_base_us bigint,
+    backoff_max_us bigint,
+    backoff_jitter double precision,
+    keys text[],
+    payloads jsonb[],
+    run_ats timestamptz[],
+    expires_at timestamptz,
+    created_at timestamptz
+)
+returns table (ordinal integer, id bigint, created boolean)
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    v_count integer := pg_catalog.cardinality(insert_jobs.payloads);
+    v_ids bigint[];
+    v_found bigint[];
+    v_inserted integer;
+    v_round integer := 0;
+begin
+    -- Ids in the caller's order; those of duplicates are lost, which is what bigint is for.
+    v_ids := array(
+        select pg_catalog.nextval('dever.job_id_seq')
+        from pg_catalog.generate_series(1, v_count)
+    );
+    loop
+        insert into dever.job (
+            id, queue_id, run_at, max_attempts, contract_id, visibility_us, backoff_base_us,
+            backoff_max_us, backoff_jitter, expires_at, created_at, target, key, payload
+        )
+        overriding system value
+        select
+            i.id,
+            insert_jobs.queue_id,
+            i.run_at,
+            insert_jobs.max_attempts,
+            insert_jobs.contract_id,
+            insert_jobs.visibility_us,
+            insert_jobs.backoff_base_us,
+            insert_jobs.backoff_max_us,
+            insert_jobs.backoff_jitter,
+            insert_jobs.expires_at,
+            insert_jobs.created_at,
+            insert_jobs.target,
+            i.key,
+            i.payload
+        from (
+            select distinct on (u.key collate "C", case when u.key is null then u.ordinal end)
+                u.id, u.key, coalesce(u.payload, 'null') as payload, u.run_at, u.ordinal
+            from rows from (
+                pg_catalog.unnest(v_ids),
+                pg_catalog.unnest(insert_jobs.keys),
+                pg_catalog.unnest(insert_jobs.payloads),
+                pg_catalog.unnest(insert_jobs.run_ats)
+            ) with ordinality as u (id, key, payload, run_at, ordinal)
+            order by u.key collate "C", case when u.key is null then u.ordinal end, u.ordinal
+        ) as i
+        order by i.key collate "C", i.ordinal
+        on conflict do nothing;
+        get diagnostics v_inserted = row_count;
+
+        exit when v_inserted = v_count;
+        -- New statements, so new snapshots: they see the rows that made the insert do nothing, unless
+        -- one has finished meanwhile; then its key is free again and the next round inserts. Looked at
+        -- once, and what was seen is what is returned: a second look may find less.
+        v_found := array(
+            select
+                case
+                    when u.key is null then u.id
+                    else dever.unfinished_id(insert_jobs.target, insert_jobs.queue_id, u.key)
+                end
+            from rows from (
+                pg_catalog.unnest(v_ids),
+                pg_catalog.unnest(insert_jobs.keys)
+            ) with ordinality as u (id, key, ordinal)
+            order by u.ordinal
+        );
+        exit when pg_catalog.array_position(v_found, null) is null;
+        if v_inserted > 0 then
+            raise exception using
+                errcode = 'DV010',
+                message = 'a key was freed while the batch was inserted',
+                hint = 'dever.enqueue_under inserts it again';
+        end if;
+        v_round := v_round + 1;
+        if v_round > 1000 then
+            perform dever.raise_unsettled();
+        end if;
+    end loop;
+
+    if v_inserted = v_count then
+        return query
+        select u.ordinal::integer, u.id, true
+        from pg_catalog.unnest(v_ids) with ordinality as u (id, ordinal);
+    else
+        -- An id of ours under the key means that this call inserted it.
+        return query
+        select u.ordinal::integer, u.found_id, u.found_id = u.id
+        from rows from (
+            pg_catalog.unnest(v_ids),
+            pg_catalog.unnest(v_found)
+        ) with ordinality as u (id, found_id, ordinal)
+        order by u.ordinal;
+    end if;
+    if exists (
+        select
+        from pg_catalog.unnest(insert_jobs.run_ats) as r (run_at)
+        where r.run_at <= insert_jobs.created_at
+    ) then
+        perform dever.wake(insert_jobs.queue_id);
+    end if;
+end
+$$;
+
+create or replace function dever.insert_under(
+    policy dever.policy,
+    visibility_us bigint,
+    keys text[],
+    payloads jsonb[],
+    run_ats timestamptz[],
+    created_at timestamptz
+)
+returns table (ordinal integer, id bigint, created boolean)
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select i.ordinal, i.id, i.created
+    from dever.insert_jobs(
+        (insert_under.policy).target,
+        (insert_under.policy).contract_id,
+        (insert_under.policy).queue_id,
+        (insert_under.policy).max_attempts,
+        insert_under.visibility_us,
+        (insert_under.policy).backoff_base_us,
+        (insert_under.policy).backoff_max_us,
+        (insert_under.policy).backoff_jitter,
+        insert_under.keys,
+        insert_under.payloads,
+        insert_under.run_ats,
+        null,
+        insert_under.created_at
+    ) as i;
+end
+$$;
+
+comment on function dever.insert_under(dever.policy, bigint, text[], jsonb[], timestamptz[], timestamptz) is
+'dever.insert_jobs for jobs of a policy';
+
 create or replace function dever.enqueue_under(
     policy dever.policy,
     keys text[],
@@ -205,6 +389,8 @@ declare
     v_count integer := pg_catalog.cardinality(enqueue_under.keys);
     v_instant timestamptz;
     v_visibility bigint;
+    v_payloads jsonb[];
+    v_run_ats timestamptz[];
     v_now timestamptz := dever.clock();
 begin
     perform dever.check_keys(enqueue_under.keys);
@@ -218,29 +404,37 @@ begin
     select q.visibility_us into strict v_visibility
     from dever.queue as q
     where q.id = (enqueue_under.policy).queue_id;
-    return query
-    select i.ordinal, i.id, i.created
-    from dever.insert_jobs(
-        (enqueue_under.policy).target,
-        (enqueue_under.policy).contract_id,
-        (enqueue_under.policy).queue_id,
-        (enqueue_under.policy).max_attempts,
-        v_visibility,
-        (enqueue_under.policy).backoff_base_us,
-        (enqueue_under.policy).backoff_max_us,
-        (enqueue_under.policy).backoff_jitter,
-        enqueue_under.keys,
-        coalesce(enqueue_under.payloads, pg_catalog.array_fill('null'::jsonb, array[v_count])),
-        coalesce(
-            (
-                select pg_catalog.array_agg(coalesce(r.run_at, v_now) order by r.ordinal)
-                from pg_catalog.unnest(enqueue_under.run_ats) with ordinality as r (run_at, ordinal)
-            ),
-            pg_catalog.array_fill(v_now, array[v_count])
+    v_payloads := coalesce(enqueue_under.payloads, pg_catalog.array_fill('null'::jsonb, array[v_count]));
+    v_run_ats := coalesce(
+        (
+            select pg_catalog.array_agg(coalesce(r.run_at, v_now) order by r.ordinal)
+            from pg_catalog.unnest(enqueue_under.run_ats) with ordinality as r (run_at, ordinal)
         ),
-        null,
-        v_now
-    ) as i;
+        pg_catalog.array_fill(v_now, array[v_count])
+    );
+    if v_count = 1 then
+        return query
+        select i.ordinal, i.id, i.created
+        from dever.insert_under(
+            enqueue_under.policy, v_visibility, enqueue_under.keys, v_payloads, v_run_ats, v_now
+        ) as i;
+        return;
+    end if;
+    -- In a subtransaction, so that a batch which has to begin again gives back the keys it inserted.
+    for v_round in 1 .. 1000 loop
+        begin
+            return query
+            select i.ordinal, i.id, i.created
+            from dever.insert_under(
+                enqueue_under.policy, v_visibility, enqueue_under.keys, v_payloads, v_run_ats, v_now
+            ) as i;
+            return;
+        exception
+            when sqlstate 'DV010' then
+                null;
+        end;
+    end loop;
+    perform dever.raise_unsettled();
 end
 $$;
 
@@ -1385,6 +1579,10 @@ end
 $$;
 
 revoke all on function dever.check_keys(text[]) from public;
+
+revoke all on function dever.raise_unsettled() from public;
+
+revoke all on function dever.insert_under(dever.policy, bigint, text[], jsonb[], timestamptz[], timestamptz) from public;
 
 revoke all on function dever.lock_claims(bigint[], bigint[]) from public;
 

@@ -2451,9 +2451,28 @@ $$;
 comment on function dever.unfinished_id(text, bigint, text) is
 'Who holds a key: the id of the unfinished job or message, or null';
 
+create function dever.raise_unsettled()
+returns void
+language plpgsql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+    raise exception using
+        errcode = '40001',
+        message = 'could not settle an idempotency key that others keep finishing and enqueuing again',
+        hint = 'run the transaction again';
+end
+$$;
+
+comment on function dever.raise_unsettled() is 'Raises 40001: the transaction can be run again';
+
 -- Inserts checked items of one target (null: messages of the queue) and returns one row per item, in the caller's order. Of equal
 -- keys in one call the first is inserted. Keys may be null (messages). run_at is not null.
--- Locks only what it inserts. Raises 40001 in REPEATABLE READ when a key it cannot see exists.
+-- Locks only what it inserts. Raises 40001 in REPEATABLE READ when a key it cannot see exists, and DV010
+-- when a batch has to begin again: a key that it met was freed before it was looked up, and to insert
+-- it now, behind keys that are later in the order, could deadlock.
 create function dever.insert_jobs(
     target text,
     contract_id integer,
@@ -2546,12 +2565,15 @@ begin
             order by u.ordinal
         );
         exit when pg_catalog.array_position(v_found, null) is null;
+        if v_inserted > 0 then
+            raise exception using
+                errcode = 'DV010',
+                message = 'a key was freed while the batch was inserted',
+                hint = 'dever.enqueue_under inserts it again';
+        end if;
         v_round := v_round + 1;
         if v_round > 1000 then
-            raise exception using
-                errcode = '40001',
-                message = 'could not settle an idempotency key that others keep finishing and enqueuing again',
-                hint = 'run the transaction again';
+            perform dever.raise_unsettled();
         end if;
     end loop;
 
@@ -2584,6 +2606,46 @@ comment on function dever.insert_jobs(
     text[], jsonb[], timestamptz[], timestamptz, timestamptz
 ) is 'Inserts checked jobs or messages of one target, deduplicated by key; one row per item';
 
+-- dever.insert_jobs for jobs of a policy.
+create function dever.insert_under(
+    policy dever.policy,
+    visibility_us bigint,
+    keys text[],
+    payloads jsonb[],
+    run_ats timestamptz[],
+    created_at timestamptz
+)
+returns table (ordinal integer, id bigint, created boolean)
+language plpgsql
+volatile
+parallel unsafe
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select i.ordinal, i.id, i.created
+    from dever.insert_jobs(
+        (insert_under.policy).target,
+        (insert_under.policy).contract_id,
+        (insert_under.policy).queue_id,
+        (insert_under.policy).max_attempts,
+        insert_under.visibility_us,
+        (insert_under.policy).backoff_base_us,
+        (insert_under.policy).backoff_max_us,
+        (insert_under.policy).backoff_jitter,
+        insert_under.keys,
+        insert_under.payloads,
+        insert_under.run_ats,
+        null,
+        insert_under.created_at
+    ) as i;
+end
+$$;
+
+comment on function dever.insert_under(dever.policy, bigint, text[], jsonb[], timestamptz[], timestamptz) is
+'dever.insert_jobs for jobs of a policy';
+
 -- What enqueue, enqueue_many and enqueue_as share: keys, instants, the queue's visibility, the insert.
 create function dever.enqueue_under(
     policy dever.policy,
@@ -2602,6 +2664,8 @@ declare
     v_count integer := pg_catalog.cardinality(enqueue_under.keys);
     v_instant timestamptz;
     v_visibility bigint;
+    v_payloads jsonb[];
+    v_run_ats timestamptz[];
     v_now timestamptz := dever.clock();
 begin
     perform dever.check_keys(enqueue_under.keys);
@@ -2615,29 +2679,37 @@ begin
     select q.visibility_us into strict v_visibility
     from dever.queue as q
     where q.id = (enqueue_under.policy).queue_id;
-    return query
-    select i.ordinal, i.id, i.created
-    from dever.insert_jobs(
-        (enqueue_under.policy).target,
-        (enqueue_under.policy).contract_id,
-        (enqueue_under.policy).queue_id,
-        (enqueue_under.policy).max_attempts,
-        v_visibility,
-        (enqueue_under.policy).backoff_base_us,
-        (enqueue_under.policy).backoff_max_us,
-        (enqueue_under.policy).backoff_jitter,
-        enqueue_under.keys,
-        coalesce(enqueue_under.payloads, pg_catalog.array_fill('null'::jsonb, array[v_count])),
-        coalesce(
-            (
-                select pg_catalog.array_agg(coalesce(r.run_at, v_now) order by r.ordinal)
-                from pg_catalog.unnest(enqueue_under.run_ats) with ordinality as r (run_at, ordinal)
-            ),
-            pg_catalog.array_fill(v_now, array[v_count])
+    v_payloads := coalesce(enqueue_under.payloads, pg_catalog.array_fill('null'::jsonb, array[v_count]));
+    v_run_ats := coalesce(
+        (
+            select pg_catalog.array_agg(coalesce(r.run_at, v_now) order by r.ordinal)
+            from pg_catalog.unnest(enqueue_under.run_ats) with ordinality as r (run_at, ordinal)
         ),
-        null,
-        v_now
-    ) as i;
+        pg_catalog.array_fill(v_now, array[v_count])
+    );
+    if v_count = 1 then
+        return query
+        select i.ordinal, i.id, i.created
+        from dever.insert_under(
+            enqueue_under.policy, v_visibility, enqueue_under.keys, v_payloads, v_run_ats, v_now
+        ) as i;
+        return;
+    end if;
+    -- In a subtransaction, so that a batch which has to begin again gives back the keys it inserted.
+    for v_round in 1 .. 1000 loop
+        begin
+            return query
+            select i.ordinal, i.id, i.created
+            from dever.insert_under(
+                enqueue_under.policy, v_visibility, enqueue_under.keys, v_payloads, v_run_ats, v_now
+            ) as i;
+            return;
+        exception
+            when sqlstate 'DV010' then
+                null;
+        end;
+    end loop;
+    perform dever.raise_unsettled();
 end
 $$;
 

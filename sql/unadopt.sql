@@ -4,6 +4,7 @@
 --     psql -v ON_ERROR_STOP=1 -f sql/unadopt.sql "$DATABASE_URL"
 
 begin;
+\ir install_lock.sql
 
 do $$
 declare

@@ -275,3 +275,37 @@ def test_a_job_that_finishes_as_it_is_found_is_still_the_id_that_is_returned(
     ).fetchall()
     session.rollback()
     assert found == [(id, False) for id in ids]
+
+
+def batch(session: Session, *keys: str) -> list[tuple[int, bool]]:
+    return session.execute(
+        "select id, created from dever.enqueue_many(%s, %s) order by ordinal", [TARGET, list(keys)]
+    ).fetchall()
+
+
+@pytest.mark.req("R3.2")
+@pytest.mark.usefixtures("log_is_quiet")
+def test_a_batch_whose_known_key_is_freed_and_taken_does_not_deadlock(
+    connect: Connect, observer: Session
+) -> None:
+    """To insert `a` late would wait for who took it, while he waits for `b`, which is inserted."""
+    known, _ = enqueue(observer, "a")
+    holder = connect("holder", autocommit=False)
+    enqueue(holder, "c")
+    first = Blocked(connect("first"), observer, lambda session: batch(session, "a", "b", "c"))
+    assert first.is_waiting(), "for c: a was known, b is inserted"
+    observer.execute("select dever.cancel(%s)", [[known]])
+    second = Blocked(connect("second"), observer, lambda session: batch(session, "a", "b"))
+    assert second.is_waiting(), "for b: a is taken"
+    holder.commit()
+    found = dict(zip("abc", first.result(), strict=True))
+    others = dict(zip("ab", second.result(), strict=True))
+    assert [found[key][0] for key in "ab"] == [others[key][0] for key in "ab"]
+    assert sorted(created for key in "ab" for _, created in (found[key], others[key])) == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert not found["c"][1]
+    assert unfinished(observer) == 3
