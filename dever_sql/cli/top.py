@@ -39,7 +39,10 @@ def add_command(commands: Commands) -> None:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
     if not 0.1 <= value <= 3_600:
         raise argparse.ArgumentTypeError(f"{text} is not within 0.1 and 3600 seconds")
     return value

@@ -130,6 +130,8 @@ def test_a_command_without_its_action_shows_the_actions(
         (["jobs", "--state", "ded"], "did you mean 'dead'?"),
         (["jobs", "show"], "ID"),
         (["queues", "configure", "mail", "--keep-dead", "soon"], "not a duration"),
+        (["top", "--interval", "soon"], "not a number of seconds"),
+        (["jobs", "--limit", "many"], "not a whole number"),
         (["jobs"], "no database named"),
         (["jobs", "--file", "none.py"], "there is no file none.py"),
         (["jobs", "--settings", "none.json"], "cannot read the settings file"),

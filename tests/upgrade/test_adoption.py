@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
+from hostile_path import build_hostile_schema
 from upgrade import routes
 from upgrade.catalogue import contents, membership, snapshot
 from upgrade.conftest import APPLICATION, NewDatabase, SizesOf
@@ -206,6 +209,36 @@ def test_adopt_sql_is_all_or_nothing(new_database: NewDatabase) -> None:
         assert f"this database has Dever SQL {FIRST} as a plain install" in done.stdout
         assert extensions(url) == []
         assert snapshot(session) == before
+
+
+@pytest.mark.req("R9.1", "R9.3")
+def test_adoption_and_back_call_nothing_of_the_search_path(new_database: NewDatabase) -> None:
+    url = new_database()
+    routes.plain(url)
+    execute(url, routes.GRANTS.format(role=APPLICATION))
+    with connect(url) as session:
+        build_hostile_schema(session)
+        name = session.info.dbname
+        session.execute(f"alter database {name} set search_path = evil, pg_catalog".encode())
+    for file in ("adopt.sql", "unadopt.sql"):
+        done = psql(file, url)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.req("R9.1", "R4.1")
+@pytest.mark.parametrize("file", ["adopt.sql", "unadopt.sql"])
+def test_adoption_and_back_wait_for_their_turn(new_database: NewDatabase, file: str) -> None:
+    url = new_database()
+    (routes.plain if file == "adopt.sql" else routes.extension)(url)
+    with connect(url) as installer, installer.transaction(), connect(url) as watcher:
+        installer.execute("select pg_advisory_xact_lock(1145394770)")
+        with ThreadPoolExecutor() as threads:
+            running = threads.submit(psql, file, url)
+            waiting = "select pid from pg_locks where locktype = 'advisory' and not granted"
+            while (found := watcher.execute(waiting).fetchone()) is None:
+                assert not running.done(), running.result().stdout
+            watcher.execute("select pg_cancel_backend(%s)", found)
+    assert running.result().returncode == 3
 
 
 @pytest.mark.req("R9.1")
