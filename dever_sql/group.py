@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 from . import database
@@ -122,7 +123,8 @@ class Group:
                 for name, service in self._services.items():
                     self._begun[name] = service
                     await self._guard(name, service.start)
-                    waits.append(tasks.create_task(self._guard(name, service.wait), name=name))
+                    end = partial(self._end_of, service)
+                    waits.append(tasks.create_task(self._guard(name, end), name=name))
                 await asyncio.wait(waits)
                 stopped.cancel()
         except* _Ended:
@@ -148,6 +150,15 @@ class Group:
     async def _stopped(self) -> None:
         await self._stop_seen.wait()
         raise _Ended
+
+    async def _end_of(self, service: Service) -> None:
+        """Wait for the end of a service, which is no failure when the group stops: it may come
+        before the wait for it is cancelled, and `drain` tells how it was."""
+        try:
+            await service.wait()
+        except Exception:
+            if not self._stopping.is_set():
+                raise
 
     async def _guard(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
         try:

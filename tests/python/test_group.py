@@ -230,6 +230,53 @@ def test_a_group_with_less_patience_than_its_worker_cuts_off(live: Engine) -> No
     assert [(row.state, row.attempt) for row in live.jobs()] == [("ready", 1)]
 
 
+class SlowToStop(Plain):
+    """Its `stop_accepting` returns when `ended` has happened and the loop has seen it."""
+
+    def __init__(self, ended: threading.Event) -> None:
+        super().__init__()
+        self._other_ended = ended
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    def stop_accepting(self) -> None:
+        if "stop_accepting" not in self.calls and self.loop is not None:
+            assert self._other_ended.wait(10)
+            for _ in range(20):
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result(10)
+        super().stop_accepting()
+
+
+@pytest.mark.req("R8.4")
+def test_a_coroutine_that_ends_before_all_are_told_to_stop_is_no_failure() -> None:
+    ended = threading.Event()
+    slow = SlowToStop(ended)
+
+    async def until_cancelled() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    group = a_group(mail=until_cancelled, slow=slow)
+    threading.Thread(target=lambda: (slow.began.wait(10), group.stop())).start()
+    assert (group.run(), group.failure) == (0, None)
+
+
+@pytest.mark.req("R8.4")
+def test_a_scheduler_that_ends_before_all_are_told_to_stop_is_no_failure(
+    live: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dever_sql.service._POLL", 0)
+    scheduler = SchedulerService(live)
+    slow = SlowToStop(scheduler._ended)
+    group = a_group(scheduler=scheduler, slow=slow)
+    threading.Thread(target=lambda: (slow.began.wait(10), group.stop())).start()
+    assert (group.run(), group.failure) == (0, None)
+
+
 @pytest.mark.req("R8.2")
 def test_a_worker_that_cannot_start_fails_the_group(tmp_path: Path) -> None:
     from dever_sql.sqlite import SQLiteEngine
