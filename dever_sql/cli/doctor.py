@@ -96,7 +96,8 @@ def _workers_and_queues(engine: Engine) -> Iterator[Check]:
         f"{live} live",
         None if live or not late else "jobs are waiting; start one: dever worker FILE_OR_MODULE",
     )
-    for queue in late:
+    late.sort(key=lambda queue: queue.oldest_ready_seconds or 0, reverse=True)
+    for queue in late[:_SHOWN]:
         waiting = f"{queue.ready} ready, the oldest for {queue.oldest_ready_seconds:.0f} s"
         hint = (
             f"it is paused: dever queues resume {shlex.quote(queue.queue)}"
@@ -104,6 +105,9 @@ def _workers_and_queues(engine: Engine) -> Iterator[Check]:
             else "start more workers, or look at what the running jobs wait for"
         )
         yield Check(f"queue {queue.queue}", False, waiting, hint)
+    if len(late) > _SHOWN:
+        found = f"{len(late) - _SHOWN} more of {len(queues)} wait longer than a minute"
+        yield Check("queues", False, found, "dever queues lists them")
     if not late:
         yield Check("queues", True, f"{len(queues)}, nothing waits longer than a minute")
 

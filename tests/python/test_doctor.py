@@ -349,6 +349,20 @@ def test_a_queue_name_never_reaches_the_terminal_raw(file: str, capsys: pytest.C
 
 
 @pytest.mark.req("R9.4")
+def test_of_many_queues_that_wait_the_longest_are_named(file: str, doctor: Doctor):
+    path = file.removeprefix("sqlite:///")
+    with closing(SQLiteEngine(path)) as engine:
+        for number in range(12):
+            engine.send(f"q{number}", "1")
+    with closing(sqlite3.connect(path)) as session, session:
+        session.execute("update dever_job set run_at = run_at - 3600000000 - queue_id * 1000000")
+    checks = doctor(file)
+    named = [name for name in checks if name.startswith("queue q")]
+    assert named == [f"queue q{number}" for number in range(11, 1, -1)]
+    assert checks["queues"]["found"] == "2 more of 12 wait longer than a minute"
+
+
+@pytest.mark.req("R9.4")
 def test_free_pages_are_named_with_what_gives_them_back(
     file: str,
     doctor: Doctor,
