@@ -54,6 +54,11 @@ def install(session: Session) -> str:
                 hint=error.diag.message_hint
                 or "install as the owner of the database, upgrade as who installed",
             ) from None
+        except errors.DuplicateSchema as error:
+            raise InstallError(
+                f"{error.diag.message_primary}, and it is not Dever SQL's",
+                hint="see whose it is; rename or drop it, or install in another database",
+            ) from None
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             reason = error.diag.message_primary or "a lock is held"
             left = deadline - time.monotonic()

@@ -19,7 +19,7 @@ from .parser import Commands
 from .place import database_options, installed_engine
 from .rights import check_rights
 from .schedules import ADVICE
-from .sql import version_hint
+from .sql import is_extension, version_hint
 
 _CLOCK_LIMIT = timedelta(seconds=5)
 _WAITING_SECONDS = 60
@@ -73,7 +73,7 @@ def _version(engine: Engine) -> Check:
     found = f"{engine.kind}, Dever SQL {installed}"
     if installed == expected:
         return Check("version", True, found)
-    hint = version_hint(installed or "", expected, "URL")
+    hint = version_hint(installed or "", expected, "URL", extension=is_extension(engine))
     return Check("version", False, f"{found}, this program expects {expected}", hint)
 
 

@@ -15,7 +15,9 @@ from typing import Any, Literal
 from dever_sql import database
 from dever_sql.credentials import hide_credentials
 from dever_sql.declare import all_jobs
-from dever_sql.errors import InvalidArgument, SchemaVersion
+from dever_sql.engine import Engine
+from dever_sql.errors import InstallError, InvalidArgument, SchemaVersion
+from dever_sql.postgres import PostgresEngine
 from dever_sql.postgres_install import install_lock
 from dever_sql.settings import find_settings
 from dever_sql.sql_files import install_script, schema_version, upgrade_scripts
@@ -183,6 +185,11 @@ def _dry_run(url: str, new: bool) -> int:
     if file is None or file.exists():
         with opened(url) as engine:
             installed = engine.version()
+            if installed not in (None, schema_version()) and is_extension(engine):
+                raise InstallError(
+                    "Dever SQL was installed here as an extension",
+                    hint="alter extension dever update",
+                )
     if installed is None and not new:
         raise not_installed(url)
     script = _script(kind, installed, schema_version())
@@ -193,9 +200,11 @@ def _dry_run(url: str, new: bool) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     file = sqlite_file(arguments.url)
     installed: str | None = None
+    extension = False
     if file is None or file.exists():
         with opened(arguments.url) as engine:
             installed = engine.version()
+            extension = installed is not None and is_extension(engine)
     expected = schema_version()
     if wants_json(arguments):
         print_json({"installed": installed, "expected": expected, "ok": installed == expected})
@@ -208,7 +217,9 @@ def _check(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     else:
-        hint = version_hint(installed, expected, f"'{hide_credentials(arguments.url)}'")
+        hint = version_hint(
+            installed, expected, f"'{hide_credentials(arguments.url)}'", extension=extension
+        )
         print(
             f"Dever SQL {installed} is installed, this program expects {expected}\nhint: {hint}",
             file=sys.stderr,
@@ -218,10 +229,22 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0 if installed == expected else 1
 
 
-def version_hint(installed: str, expected: str, url: str) -> str:
+def is_extension(engine: Engine) -> bool:
+    """Whether Dever SQL is an extension there, which only its own command upgrades."""
+    if not isinstance(engine, PostgresEngine):
+        return False
+    return engine.catalogue(
+        "select exists (select from pg_catalog.pg_extension as e"
+        " where e.extname operator(pg_catalog.=) 'dever')"
+    )[0][0]
+
+
+def version_hint(installed: str, expected: str, url: str, *, extension: bool) -> str:
     """What to do about a schema of another version than the program's."""
     if _numbers(installed) > _numbers(expected):
         return f"update dever-sql to at least {installed}"
+    if extension:
+        return "alter extension dever update"
     return f"dever sql upgrade {url}"
 
 

@@ -116,6 +116,34 @@ def test_an_old_extension_is_left_to_its_own_command(new_database: NewDatabase, 
 
 
 @pytest.mark.req("R9.1")
+@pytest.mark.parametrize("way", ["dever sql", "install-schema"])
+def test_a_dry_run_on_an_old_extension_refuses_as_the_run_would(
+    new_database: NewDatabase, way: str
+) -> None:
+    url = new_database()
+    extension(url, FIRST)
+    if way == "dever sql":
+        dry = dever("sql", "install", "--dry-run", url)
+    else:
+        dry = install_schema(url, "--dry-run")
+    assert dry.code == 3
+    assert "alter extension dever update" in dry.said
+    assert "begin" not in dry.said
+
+
+@pytest.mark.req("R9.1")
+@pytest.mark.parametrize("command", [("sql", "check"), ("doctor", "--url")], ids=" ".join)
+def test_an_old_extension_is_sent_to_its_own_command(
+    new_database: NewDatabase, command: tuple[str, str]
+) -> None:
+    url = new_database()
+    extension(url, FIRST)
+    done = dever(*command, url)
+    assert done.code == 1
+    assert "hint: alter extension dever update" in done.said
+
+
+@pytest.mark.req("R9.1")
 @pytest.mark.parametrize("way", REPEATABLE)
 def test_a_current_extension_is_fine(new_database: NewDatabase, way: str) -> None:
     url = new_database()
@@ -130,7 +158,7 @@ def test_a_current_extension_is_fine(new_database: NewDatabase, way: str) -> Non
 def test_a_schema_of_that_name_that_is_not_ours_is_left_alone(no_url: str, way: str) -> None:
     psql(no_url, "-c", "create schema dever", "-c", "create table dever.mine (id bigint)")
     done = REPEATABLE[way](no_url)
-    assert done.code != 0
+    assert done.code == 3
     assert 'schema "dever" already exists' in done.said
     with psycopg.connect(no_url) as session:
         tables = session.execute(
