@@ -160,6 +160,171 @@ $$;
 
 comment on function dever.check_keys(text[]) is 'The one rule for idempotency keys, of jobs and of messages';
 
+create or replace function dever.store_declarations(contracts jsonb)
+returns table (target text, fingerprint text, contract_id integer, policy_id bigint)
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_declaration jsonb;
+    v_queue_id bigint;
+begin
+    if pg_catalog.jsonb_typeof(store_declarations.contracts) is distinct from 'array' then
+        raise exception using
+            errcode = 'DV007',
+            message = 'contracts must be a JSON array of declarations',
+            hint = 'see docs/wire.md for the form';
+    end if;
+    for v_declaration in
+        select d.value
+        from pg_catalog.jsonb_array_elements(store_declarations.contracts) as d
+        order by (d.value ->> 'target') collate "C", (d.value ->> 'fingerprint') collate "C"
+    loop
+        perform dever.check_declaration(v_declaration);
+        if v_declaration #>> '{schedule,spec}' is not null then
+            perform dever.cron_rule(v_declaration #>> '{schedule,spec}');
+        end if;
+        v_queue_id := dever.queue_for(v_declaration ->> 'queue');
+        target := v_declaration ->> 'target';
+        fingerprint := v_declaration ->> 'fingerprint';
+
+        loop
+            select c.id into contract_id
+            from dever.contract as c
+            where c.target = store_declarations.target and c.fingerprint = store_declarations.fingerprint;
+            exit when found;
+            insert into dever.contract (target, fingerprint, wire_schema)
+            values (store_declarations.target, store_declarations.fingerprint, v_declaration -> 'schema')
+            on conflict (target, fingerprint) do nothing;
+        end loop;
+
+        loop
+            select p.id into policy_id
+            from dever.policy as p
+            where p.target = store_declarations.target
+                and p.contract_id = store_declarations.contract_id
+                and p.queue_id = v_queue_id
+                and p.max_attempts = (v_declaration ->> 'retry')::integer
+                and p.timeout_us = (v_declaration ->> 'timeout_ms')::bigint * 1000
+                and p.backoff_base_us = (v_declaration ->> 'backoff_base_ms')::bigint * 1000
+                and p.backoff_max_us = (v_declaration ->> 'backoff_max_ms')::bigint * 1000
+                and p.backoff_jitter = coalesce((v_declaration ->> 'backoff_jitter')::double precision, 0)
+                and p.schedule_spec is not distinct from v_declaration #>> '{schedule,spec}'
+                and p.schedule_missed is not distinct from case
+                    when v_declaration #>> '{schedule,spec}' is not null
+                        then coalesce(v_declaration #>> '{schedule,missed}', 'catch_up')
+                end;
+            exit when found;
+            insert into dever.policy (
+                contract_id, target, queue_id, max_attempts, timeout_us, backoff_base_us,
+                backoff_max_us, backoff_jitter, schedule_spec, schedule_missed
+            )
+            values (
+                store_declarations.contract_id,
+                store_declarations.target,
+                v_queue_id,
+                (v_declaration ->> 'retry')::integer,
+                (v_declaration ->> 'timeout_ms')::bigint * 1000,
+                (v_declaration ->> 'backoff_base_ms')::bigint * 1000,
+                (v_declaration ->> 'backoff_max_ms')::bigint * 1000,
+                coalesce((v_declaration ->> 'backoff_jitter')::double precision, 0),
+                v_declaration #>> '{schedule,spec}',
+                case
+                    when v_declaration #>> '{schedule,spec}' is not null
+                        then coalesce(v_declaration #>> '{schedule,missed}', 'catch_up')
+                end
+            )
+            on conflict do nothing;
+        end loop;
+        return next;
+    end loop;
+end
+$$;
+
+create or replace function dever.enlist_worker(worker text, policies bigint[], alive interval, about jsonb)
+returns void
+language plpgsql
+volatile
+parallel unsafe
+security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_alive bigint := dever.positive_microseconds(enlist_worker.alive, 'alive');
+    v_now timestamptz;
+begin
+    perform dever.check_name(enlist_worker.worker, 'worker');
+    if v_alive is null then
+        raise exception using
+            errcode = 'DV007',
+            message = 'alive is missing',
+            hint = 'say how long the worker counts as live without a sign of life';
+    end if;
+    v_now := dever.clock();
+    insert into dever.worker as w (name, about, started_at, alive_until)
+    values (
+        enlist_worker.worker,
+        coalesce(enlist_worker.about, '{}'),
+        v_now,
+        v_now + dever.as_interval(v_alive)
+    )
+    on conflict (name) do update
+    set
+        about = excluded.about,
+        started_at = excluded.started_at,
+        alive_until = excluded.alive_until,
+        left_at = null;
+    delete from dever.worker_policy as wp
+    where wp.worker = enlist_worker.worker and wp.policy_id <> all (enlist_worker.policies);
+    insert into dever.worker_policy (policy_id, worker)
+    select distinct p.id, enlist_worker.worker
+    from pg_catalog.unnest(enlist_worker.policies) as p (id)
+    on conflict (policy_id, worker) do nothing;
+    -- A declared cron gets its cursor now, not at the first tick: its first window may come before that.
+    perform dever.declare_schedules();
+end
+$$;
+
+create or replace function dever.register(
+    worker text,
+    contracts jsonb,
+    alive interval,
+    about jsonb default '{}'
+)
+returns table (target text, fingerprint text, contract_id integer)
+language plpgsql
+volatile
+parallel unsafe
+security invoker
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_policy_id bigint;
+    v_policies bigint[] := '{}';
+begin
+    perform dever.positive_microseconds(register.alive, 'alive');
+    for target, fingerprint, contract_id, v_policy_id in
+        select s.target, s.fingerprint, s.contract_id, s.policy_id
+        from dever.store_declarations(register.contracts) as s
+    loop
+        v_policies := v_policies || v_policy_id;
+        return next;
+    end loop;
+    if register.worker is not null then
+        perform dever.enlist_worker(register.worker, v_policies, register.alive, register.about);
+    elsif pg_catalog.has_function_privilege('dever.declare_schedules()', 'execute') then
+        -- Not for a role that may only enqueue: it could move the cursor of a cron, and windows be missed.
+        perform dever.declare_schedules();
+    end if;
+end
+$$;
+
 create or replace function dever.unfinished_id(target text, queue_id bigint, key text)
 returns bigint
 language plpgsql

@@ -1756,8 +1756,6 @@ begin
         end loop;
         return next;
     end loop;
-    -- A declared cron gets its cursor now, not at the first tick: its first window may come before that.
-    perform dever.declare_schedules();
 end
 $$;
 
@@ -1807,6 +1805,7 @@ begin
     select distinct p.id, enlist_worker.worker
     from pg_catalog.unnest(enlist_worker.policies) as p (id)
     on conflict (policy_id, worker) do nothing;
+    -- A declared cron gets its cursor now, not at the first tick: its first window may come before that.
     perform dever.declare_schedules();
 end
 $$;
@@ -1845,6 +1844,9 @@ begin
     end loop;
     if register.worker is not null then
         perform dever.enlist_worker(register.worker, v_policies, register.alive, register.about);
+    elsif pg_catalog.has_function_privilege('dever.declare_schedules()', 'execute') then
+        -- Not for a role that may only enqueue: it could move the cursor of a cron, and windows be missed.
+        perform dever.declare_schedules();
     end if;
 end
 $$;

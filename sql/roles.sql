@@ -46,8 +46,12 @@ grant execute on function
     dever.positive_microseconds(interval, text),
     dever.microseconds(interval, text)
 to dever_enqueue, dever_worker, dever_admin;
--- With a worker name it needs the right to work: a live worker decides which policy is in force.
-grant execute on function dever.enlist_worker(text, bigint[], interval, jsonb) to dever_worker, dever_admin;
+-- With a worker name it needs the right to work: a live worker decides which policy is in force. So does
+-- giving a declared cron its cursor.
+grant execute on function
+    dever.enlist_worker(text, bigint[], interval, jsonb),
+    dever.declare_schedules()
+to dever_worker, dever_admin;
 
 grant execute on function
     dever.alive(text, interval),

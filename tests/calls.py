@@ -25,6 +25,7 @@ CLIENT = {
 }
 WORKER = {
     "enlist_worker": "select dever.enlist_worker('w', '{}', '1 minute', '{}')",
+    "declare_schedules": "select dever.declare_schedules()",
     "alive": "select dever.alive('w', '1 minute')",
     "leave": "select dever.leave('w')",
     "queue_ids": "select dever.queue_ids('{q}')",
@@ -101,7 +102,6 @@ INTERNAL = {
     "cron_unwrapped",
     "cron_value",
     "current_policy",
-    "declare_schedules",
     "declared_policy",
     "due_windows",
     "enqueue_under",

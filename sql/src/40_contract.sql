@@ -216,8 +216,6 @@ begin
         end loop;
         return next;
     end loop;
-    -- A declared cron gets its cursor now, not at the first tick: its first window may come before that.
-    perform dever.declare_schedules();
 end
 $$;
 
@@ -267,6 +265,7 @@ begin
     select distinct p.id, enlist_worker.worker
     from pg_catalog.unnest(enlist_worker.policies) as p (id)
     on conflict (policy_id, worker) do nothing;
+    -- A declared cron gets its cursor now, not at the first tick: its first window may come before that.
     perform dever.declare_schedules();
 end
 $$;
@@ -305,6 +304,9 @@ begin
     end loop;
     if register.worker is not null then
         perform dever.enlist_worker(register.worker, v_policies, register.alive, register.about);
+    elsif pg_catalog.has_function_privilege('dever.declare_schedules()', 'execute') then
+        -- Not for a role that may only enqueue: it could move the cursor of a cron, and windows be missed.
+        perform dever.declare_schedules();
     end if;
 end
 $$;

@@ -42,8 +42,6 @@ DEFINERS = {
     *ADMIN,
     *("schedule_state", "oldest_due", "later_counts"),
     *("version", "protocol", "installation_id"),
-    # Needless: who calls it is a definer.
-    "declare_schedules",
 }
 
 # One way in for each privilege there is on a table, a view and a sequence.
@@ -248,6 +246,24 @@ def test_the_right_to_enqueue_registers_contracts_but_poses_as_no_worker(owner: 
         owner.execute("select * from dever.register('posing', %s, '36500 days')", [declarations])
     owner.execute("reset role")
     assert owner.execute("select count(*) from dever.workers").fetchone() == (0,)
+
+
+@pytest.mark.req("R9.3", "R6.4")
+def test_the_right_to_enqueue_moves_no_cron(owner: Session) -> None:
+    cron = {"spec": "0 3 * * *"}
+    look = "select spec, next_at from dever.schedules"
+    owner.execute(
+        "select * from dever.register(null, %s, '1 minute')", [Jsonb([declaration(schedule=cron)])]
+    )
+    before = owner.execute(look).fetchall()
+    owner.execute("set role dever_enqueue")
+    owner.execute(
+        "select * from dever.register(null, %s, '1 minute')",
+        [Jsonb([declaration(schedule={"spec": "0 0 1 1 *"})])],
+    )
+    owner.execute("reset role")
+    assert len(before) == 1
+    assert owner.execute(look).fetchall() == before
 
 
 @pytest.mark.req("R9.3", "R9.1")
