@@ -3054,10 +3054,10 @@ comment on function dever.send_many(text, jsonb[]) is
 -- in microseconds. A scan was dear when it walked more than 1,000 index entries and 10 a row, or 20
 -- pages of the index and one for 50 rows: entries of finished jobs are counted by their pages
 -- alone (time would also count a busy machine; without track_counts only time tells). After a dear one
--- the scans start at the bound until 20 times its cost has passed, so a row that slips in below the
--- bound (a late commit, a lease that ran out) waits at most that long. It is only ever a hint: anything
--- else in the setting means no hint. Its timing is the one exception to dever.clock(): it measures
--- cost, it decides about no job.
+-- the scans start at the bound until 20 times its cost has passed, 20 seconds at most (a wait for a lock
+-- looks like cost), so a row that slips in below the bound (a late commit, a lease that ran out) waits no
+-- longer. It is only ever a hint: anything else in the setting means no hint. Its timing is the one
+-- exception to dever.clock(): it measures cost, it decides about no job.
 
 -- Returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt counted.
 -- One short transaction of its own; locks only the rows it takes, skipping rows that others lock.
@@ -3124,15 +3124,15 @@ begin
             message = pg_catalog.format('n is %s, at most 10,000 jobs can be claimed in one call', claim.n),
             hint = 'claim what you have free slots for';
     end if;
-    v_worker := dever.check_name(claim.worker, 'worker');
     select q.id into v_queue_id
     from dever.queue as q
     where q.name = claim.queue and not q.paused;
-    if not found then
-        -- Schedules and outboxes claim from reserved queues, so only the form of the name is checked.
-        if claim.queue is null or not pg_catalog.starts_with(claim.queue, '__dever_') then
-            perform dever.check_name(claim.queue, 'queue');
-        end if;
+    -- Schedules and outboxes claim from reserved queues, so only the form of the name is checked.
+    if v_queue_id is null and (claim.queue is null or not pg_catalog.starts_with(claim.queue, '__dever_')) then
+        perform dever.check_name(claim.queue, 'queue');
+    end if;
+    v_worker := dever.check_name(claim.worker, 'worker');
+    if v_queue_id is null then
         return;
     end if;
 
@@ -3198,7 +3198,7 @@ begin
                 greatest((extract(epoch from v_head_run_at) * 1000000)::bigint, 0),
                 v_head_id,
                 case when v_full then v_finished else v_hint[4] end,
-                case when v_full then v_finished - v_started else v_hint[5] end
+                case when v_full then least(v_finished - v_started, 1000000) else v_hint[5] end
             ),
             false
         );
@@ -3377,7 +3377,7 @@ parallel unsafe
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set enable_hashjoin = off
+set enable_nestloop = off
 set enable_mergejoin = off
 set jit = off
 as $$
@@ -3422,7 +3422,6 @@ begin
             case when move_to_finished.outcome <> 'succeeded' then coalesce(pg_catalog.left(r.error, 10000), g.error) end,
             g.payload
         from gone as g
-        join dever.queue as q on q.id = g.queue_id
         left join (
             select distinct on (u.place) u.place, u.reason, u.error
             from rows from (
@@ -3432,11 +3431,15 @@ begin
             ) as u (place, reason, error)
             where move_to_finished.reasons is not null
         ) as r on r.place = g.place
-        where case move_to_finished.outcome
-            when 'succeeded' then q.keep_succeeded_us
-            when 'dead' then q.keep_dead_us
-            else q.keep_cancelled_us
-        end > 0
+        where (
+            select case move_to_finished.outcome
+                when 'succeeded' then q.keep_succeeded_us
+                when 'dead' then q.keep_dead_us
+                else q.keep_cancelled_us
+            end
+            from dever.queue as q
+            where q.id = g.queue_id
+        ) > 0
     )
 
     select pg_catalog.count(*) into v_moved
@@ -3654,6 +3657,11 @@ volatile
 parallel unsafe
 security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -3667,20 +3675,22 @@ begin
     ]);
     v_hold := dever.lock_claims(bury.ids, bury.tokens);
     perform dever.move_to_finished(
-        pg_catalog.array_agg(h.place),
+        pg_catalog.array_agg(j.place),
         'dead',
         pg_catalog.array_agg(coalesce(u.reason, 'handler_failed')),
         pg_catalog.array_agg(u.error)
     )
     from rows from (
         pg_catalog.unnest(bury.ids),
+        pg_catalog.unnest(bury.tokens),
         pg_catalog.unnest(bury.reasons),
         pg_catalog.unnest(bury.errors)
-    ) as u (id, reason, error)
-    join rows from (
-        pg_catalog.unnest(v_hold.held),
-        pg_catalog.unnest(v_hold.places)
-    ) as h (id, place) on h.id = u.id;
+    )
+        as u (id, token, reason, error)
+    cross join lateral (
+        select i.ctid as place from dever.job as i where i.id = u.id and i.token = u.token limit 1
+    ) as j
+    where u.id = any (v_hold.held);
     return query select v.id, v.ok from dever.verdicts(bury.ids, v_hold.held, v_hold.busy) as v;
 end
 $$;

@@ -59,7 +59,7 @@ MUTANTS = [
     postgresql("70_finish", "and i.attempt >= i.max_attempts", "and i.attempt > i.max_attempts"),
     postgresql("70_finish", "and j.attempt >= j.max_attempts", "and j.attempt > j.max_attempts"),
     postgresql("70_finish", "greatest(u.delay, 0)", "u.delay"),
-    postgresql("70_finish", "end > 0", "end >= 0"),
+    postgresql("70_finish", ") > 0\n    )", ") >= 0\n    )"),
     postgresql("70_finish", "due_at = j.run_at", "due_at = null"),
     # Sweep
     postgresql("75_sweep", "s.expires_at <= v_now)", "s.expires_at < v_now)"),

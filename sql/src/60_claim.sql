@@ -10,10 +10,10 @@
 -- in microseconds. A scan was dear when it walked more than 1,000 index entries and 10 a row, or 20
 -- pages of the index and one for 50 rows: entries of finished jobs are counted by their pages
 -- alone (time would also count a busy machine; without track_counts only time tells). After a dear one
--- the scans start at the bound until 20 times its cost has passed, so a row that slips in below the
--- bound (a late commit, a lease that ran out) waits at most that long. It is only ever a hint: anything
--- else in the setting means no hint. Its timing is the one exception to dever.clock(): it measures
--- cost, it decides about no job.
+-- the scans start at the bound until 20 times its cost has passed, 20 seconds at most (a wait for a lock
+-- looks like cost), so a row that slips in below the bound (a late commit, a lease that ran out) waits no
+-- longer. It is only ever a hint: anything else in the setting means no hint. Its timing is the one
+-- exception to dever.clock(): it measures cost, it decides about no job.
 
 -- Returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt counted.
 -- One short transaction of its own; locks only the rows it takes, skipping rows that others lock.
@@ -80,15 +80,15 @@ begin
             message = pg_catalog.format('n is %s, at most 10,000 jobs can be claimed in one call', claim.n),
             hint = 'claim what you have free slots for';
     end if;
-    v_worker := dever.check_name(claim.worker, 'worker');
     select q.id into v_queue_id
     from dever.queue as q
     where q.name = claim.queue and not q.paused;
-    if not found then
-        -- Schedules and outboxes claim from reserved queues, so only the form of the name is checked.
-        if claim.queue is null or not pg_catalog.starts_with(claim.queue, '__dever_') then
-            perform dever.check_name(claim.queue, 'queue');
-        end if;
+    -- Schedules and outboxes claim from reserved queues, so only the form of the name is checked.
+    if v_queue_id is null and (claim.queue is null or not pg_catalog.starts_with(claim.queue, '__dever_')) then
+        perform dever.check_name(claim.queue, 'queue');
+    end if;
+    v_worker := dever.check_name(claim.worker, 'worker');
+    if v_queue_id is null then
         return;
     end if;
 
@@ -154,7 +154,7 @@ begin
                 greatest((extract(epoch from v_head_run_at) * 1000000)::bigint, 0),
                 v_head_id,
                 case when v_full then v_finished else v_hint[4] end,
-                case when v_full then v_finished - v_started else v_hint[5] end
+                case when v_full then least(v_finished - v_started, 1000000) else v_hint[5] end
             ),
             false
         );

@@ -391,3 +391,9 @@ def test_clock_that_goes_back_takes_nothing_from_anybody(
     clock.advance(-3600)
     assert claim(engine, register(engine)) == []
     assert engine.complete([job.id], [job.token])[0].ok
+
+
+@pytest.mark.req("R7.1")
+def test_of_two_bad_names_a_claim_refuses_the_queue_first(engine: Engine) -> None:
+    with pytest.raises(InvalidName):
+        engine.claim("", "__dever_w", 1)

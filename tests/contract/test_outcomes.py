@@ -379,3 +379,18 @@ def test_dead_jobs_are_listed_newest_first(engine: Engine) -> None:
     ]
     assert [row.key for row in engine.jobs(key="k3")] == ["k3"]
     assert engine.jobs(target="nobody") == []
+
+
+@pytest.mark.req("R5.2", "R4.4")
+def test_bury_takes_the_reason_that_came_with_the_current_token(engine: Engine) -> None:
+    engine.send("mail", "1")
+    (message,) = engine.claim("mail", "w", 1)
+    engine.bury(
+        [message.id, message.id],
+        [message.token - 1, message.token],
+        ["stale", "current"],
+        ["old", "new"],
+    )
+    row = engine.get_job(message.id)
+    assert row is not None
+    assert (row.reason, row.error) == ("current", "new")

@@ -126,7 +126,10 @@ def test_the_lists_are_those_of_their_release(no_url: str, tmp_path: Path, versi
     with psycopg.connect(no_url) as session:
         session.execute(install_script("postgresql", version).encode())
     found = postgres_signatures(no_url)
-    assert set(public(found)) <= set(released(DIRECTORY / f"{version}.txt")) <= set(found)
+    listed = set(released(DIRECTORY / f"{version}.txt"))
+    assert listed <= set(found)
+    # What an older release granted, roles.sql of today does not say.
+    assert version != schema_version() or set(public(found)) <= listed
     file = sqlite_database(tmp_path / "jobs.db", version)
     assert released(DIRECTORY / f"{version}.sqlite.txt") == sqlite_signatures(file)
 
