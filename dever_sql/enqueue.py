@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary
 from . import connection as caller
 from . import database
 from .engine import Engine, Enqueued, Steps
-from .errors import InvalidArgument, InvalidKey, InvalidPayload, UnknownJob
+from .errors import InvalidArgument, InvalidKey, InvalidPayload, MissingRight, UnknownJob
 
 if TYPE_CHECKING:
     from .declare import Job
@@ -156,7 +157,10 @@ def _needs_registration(engine: Engine, batch: _Batch) -> bool:
 
 
 def _register(engine: Engine, batch: _Batch) -> None:
-    batch.register(engine)
+    # A role that may enqueue and no more leaves it to a worker or to `dever sql contracts`; until
+    # then the insert says that the job is unknown.
+    with suppress(MissingRight):
+        batch.register(engine)
     with _registered_lock:
         _registered.setdefault(engine, set()).add(batch.contract)
 

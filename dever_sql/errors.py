@@ -134,6 +134,10 @@ class InstallError(DeverError):
     """Dever SQL is not installed there, could not be, or the role has no right to it (R9.1)."""
 
 
+class MissingRight(InstallError):
+    """The role may not make that call: it needs one of the roles of `roles.sql` (R9.3)."""
+
+
 class DatabaseUnavailable(DeverError):
     """The database cannot be reached at the moment; the same call may succeed later (R8.5)."""
 

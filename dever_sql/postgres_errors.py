@@ -14,6 +14,7 @@ from .errors import (
     InstallError,
     InvalidArgument,
     InvalidPayload,
+    MissingRight,
     from_sqlstate,
 )
 from .postgres_pool import unavailable
@@ -44,7 +45,7 @@ def own_error(error: psycopg.Error, parameters: Mapping[str, Any], shown_url: st
             hint="dever sql install URL",
         )
     if state == "42501":
-        return InstallError(
+        return MissingRight(
             f"the role may not do that: {error.diag.message_primary}",
             hint="grant it one of the roles dever_enqueue, dever_worker, dever_observe,"
             " dever_admin; dever doctor says which it has. The schema's owner may do everything",
