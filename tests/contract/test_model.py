@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
-    initialize,
     invariant,
     multiple,
     rule,
@@ -79,6 +78,8 @@ class Machine(RuleBasedStateMachine):
         self.model = Model(now=type(self).now, created=type(self).now)
         self.model.other_schema_live = frozenset("C")
         self.contract_ids: dict[str, dict[str, int]] = {}
+        # Before the contracts are made: when that was decides when their jobs may be blocked.
+        self._move_to(self.model.now)
         for subject in self.subjects:
             subject.begin()
             self.contract_ids[subject.engine.kind] = self._register(subject.engine)
@@ -318,10 +319,6 @@ class Machine(RuleBasedStateMachine):
             }
 
     # Time
-
-    @initialize()
-    def start(self) -> None:
-        self._move_to(self.model.now)
 
     @rule(duration=st.sampled_from([1, SECOND, 5 * SECOND, 60 * SECOND, 3600 * SECOND, DAY]))
     def advance(self, duration: int) -> None:
