@@ -7,7 +7,7 @@ from typing import Final
 
 from psycopg import errors
 
-from .errors import InstallError
+from .errors import InstallError, MissingRight
 from .events import log_event
 from .postgres_pool import Session
 from .sql_files import install_script, schema_version, sql_directory, upgrade_scripts
@@ -49,7 +49,7 @@ def install(session: Session) -> str:
         try:
             return _attempt(session)
         except errors.InsufficientPrivilege as error:
-            raise InstallError(
+            raise MissingRight(
                 f"the role may not do that: {error.diag.message_primary}",
                 hint=error.diag.message_hint
                 or "install as the owner of the database, upgrade as who installed",

@@ -242,7 +242,7 @@ def claim(
     n: int,
     lease: timedelta | None,
     contracts: Sequence[int] | None,
-    place: tuple[int, int] = (-(2**63), 0),
+    place: tuple[int, int],
 ) -> Steps:
     """`place`: run_at and id where the scan starts."""
     check_integers("contract", contracts)

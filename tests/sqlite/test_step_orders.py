@@ -51,6 +51,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from dever_sql import sql_files, sqlite_file, sqlite_verbs as verbs
+from dever_sql.sqlite_head import FRONT
 
 path, clock_path, target, sql_files._DIRECTORY_NAMES["sqlite"] = sys.argv[1:]
 with open(clock_path, "rb") as clock_file:
@@ -79,7 +80,7 @@ def steps(verb, id, token, contract):
     ids, tokens = [id], [token]
     match verb:
         case "claim":
-            return verbs.claim("default", "w2", 10, LEASE, [contract])
+            return verbs.claim("default", "w2", 10, LEASE, [contract], FRONT)
         case "renew":
             return verbs.renew(ids, tokens, LEASE)
         case "complete":
