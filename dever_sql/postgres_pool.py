@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import psycopg
@@ -50,10 +51,15 @@ class _InstantLoader(Loader):
     format = Format.BINARY
 
     def load(self, data: Any) -> datetime:
-        microseconds: int = _unpack_int64(data)[0]
-        if not _FIRST_MICROSECOND <= microseconds <= _LAST_MICROSECOND:
-            return _FIRST_INSTANT if microseconds < 0 else _LAST_INSTANT
-        return _POSTGRES_EPOCH + timedelta(microseconds=microseconds)
+        return _instant(_unpack_int64(data)[0])
+
+
+@lru_cache(maxsize=1024)
+def _instant(microseconds: int) -> datetime:
+    """Jobs that were enqueued or claimed together have the same instants."""
+    if not _FIRST_MICROSECOND <= microseconds <= _LAST_MICROSECOND:
+        return _FIRST_INSTANT if microseconds < 0 else _LAST_INSTANT
+    return _POSTGRES_EPOCH + timedelta(microseconds=microseconds)
 
 
 class _DurationLoader(Loader):

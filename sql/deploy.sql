@@ -27,7 +27,7 @@ select exists (select from pg_catalog.pg_extension as e where e.extname = 'dever
 \endif
 
 -- The steps, by scripts/build-sql:
-\set dever_brought 0.2.0
+\set dever_brought 0.3.0
 
 select :'dever_version' = '0.1.0' as dever_step \gset
 \if :dever_step
@@ -35,10 +35,16 @@ select :'dever_version' = '0.1.0' as dever_step \gset
     \set dever_version 0.2.0
 \endif
 
+select :'dever_version' = '0.2.0' as dever_step \gset
+\if :dever_step
+    \ir dever--0.2.0--0.3.0.sql
+    \set dever_version 0.3.0
+\endif
+
 select :'dever_version' = 'nothing' as dever_step \gset
 \if :dever_step
-    \ir dever--0.2.0.sql
-    \set dever_version 0.2.0
+    \ir dever--0.3.0.sql
+    \set dever_version 0.3.0
 \endif
 -- The end of the steps.
 

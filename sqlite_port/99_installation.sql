@@ -8,7 +8,7 @@ select
         substr(r.digits, 1, 8) || '-' || substr(r.digits, 9, 4) || '-4' || substr(r.digits, 14, 3)
         || '-a' || substr(r.digits, 18, 3) || '-' || substr(r.digits, 21)
     ),
-    '0.2.0',
+    '0.3.0',
     1,
     1,
     c.now,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 
 import psycopg
-from measured import BATCH, CONCURRENCY, arguments, measured
+from measured import BATCH, arguments, measured
 from psycopg.types.json import Jsonb
 
 INSERT = "insert into bare_queue (payload) values (%s)"
@@ -21,7 +21,7 @@ TAKE = """
 
 
 def main() -> None:
-    url, phase, count = arguments()
+    url, phase, count, slots = arguments()
     connection = psycopg.connect(url, autocommit=True)
     connection.execute(
         "create table if not exists bare_queue"
@@ -40,7 +40,7 @@ def main() -> None:
                 )
         else:
             taken = 0
-            while rows := connection.execute(TAKE, [CONCURRENCY]).fetchall():
+            while rows := connection.execute(TAKE, [slots]).fetchall():
                 taken += len(rows)
             assert taken == count, f"{taken} of {count} jobs ran"
 

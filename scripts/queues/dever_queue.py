@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from measured import BATCH, CONCURRENCY, arguments, measured
+from measured import BATCH, arguments, measured
 
 from dever_sql import Jobs, database, record
 from dever_sql.database import open_engine
@@ -26,11 +26,11 @@ async def nothing(payload: Payload) -> None:
 
 
 def main() -> None:
-    url, phase, count = arguments()
+    url, phase, count, slots = arguments()
     engine = open_engine(url)
     engine.install()
     database.use_engine("default", engine)
-    options = WorkerOptions(workers=CONCURRENCY)
+    options = WorkerOptions(workers=slots)
     if phase == "drain":
         worker = Worker(engine, tasks_of(all_jobs(), options), options)
         with measured():

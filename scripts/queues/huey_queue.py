@@ -8,7 +8,7 @@ import threading
 from huey import SqliteHuey
 from measured import arguments, measured
 
-URL, PHASE, COUNT = arguments()
+URL, PHASE, COUNT, _ = arguments()
 huey = SqliteHuey(filename=URL.removeprefix("sqlite:///"), fsync=True, results=False)
 finished = threading.Event()
 ran = 0

@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-CONCURRENCY = 32
 BATCH = 1_000
 
 
-def arguments() -> tuple[str, str, int]:
-    """URL, phase, count."""
-    url, phase, count = sys.argv[1:]
-    return url, phase, int(count)
+def arguments() -> tuple[str, str, int, int]:
+    """URL, phase, count, slots."""
+    url, phase, count, slots = sys.argv[1:]
+    return url, phase, int(count), int(slots)
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""pgqueuer, with asyncpg, in batches of 32, as its documentation advises for throughput."""
+"""pgqueuer, with asyncpg, in batches of as many jobs as there are slots. It wants room for twice as
+many jobs at once as a batch has, and gets it for four times as many."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import itertools
 import json
 
 import asyncpg
-from measured import BATCH, CONCURRENCY, arguments, measured
+from measured import BATCH, arguments, measured
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver
 from pgqueuer.queries import Queries
@@ -19,7 +20,7 @@ def payload(number: int) -> bytes:
 
 
 async def main() -> None:
-    url, phase, count = arguments()
+    url, phase, count, slots = arguments()
     connection = await asyncpg.connect(url)
     driver = AsyncpgDriver(connection)
     queries = Queries(driver)
@@ -48,8 +49,8 @@ async def main() -> None:
 
     with measured():
         await queue.run(
-            batch_size=CONCURRENCY,
-            max_concurrent_tasks=4 * CONCURRENCY,
+            batch_size=slots,
+            max_concurrent_tasks=4 * slots,
             mode=QueueExecutionMode.drain,
         )
     assert ran == count, f"{ran} of {count} jobs ran"

@@ -1,4 +1,4 @@
-"""procrastinate, with 32 jobs at once."""
+"""procrastinate, with as many jobs at once as there are slots."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import itertools
 
 import procrastinate
-from measured import BATCH, CONCURRENCY, arguments, measured
+from measured import BATCH, arguments, measured
 
-URL, PHASE, COUNT = arguments()
+URL, PHASE, COUNT, SLOTS = arguments()
 app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=URL))
 ran = 0
 
@@ -33,7 +33,7 @@ async def main() -> None:
                     await nothing.batch_defer_async(*({"number": number} for number in batch))
             else:
                 await app.run_worker_async(
-                    wait=False, concurrency=CONCURRENCY, install_signal_handlers=False
+                    wait=False, concurrency=SLOTS, install_signal_handlers=False
                 )
         if PHASE == "drain":
             assert ran == COUNT, f"{ran} of {COUNT} jobs ran"

@@ -122,7 +122,12 @@ begin
             i.payload
         from (
             select distinct on (u.key collate "C", case when u.key is null then u.ordinal end)
-                u.id, u.key, coalesce(u.payload, 'null') as payload, u.run_at, u.ordinal
+                u.id,
+                u.key collate "C" as key,
+                coalesce(u.payload, 'null') as payload,
+                u.run_at,
+                u.ordinal,
+                case when u.key is null then u.ordinal end as keyless
             from rows from (
                 pg_catalog.unnest(v_ids),
                 pg_catalog.unnest(insert_jobs.keys),
@@ -131,7 +136,8 @@ begin
             ) with ordinality as u (id, key, payload, run_at, ordinal)
             order by u.key collate "C", case when u.key is null then u.ordinal end, u.ordinal
         ) as i
-        order by i.key collate "C", i.ordinal
+        -- The order of the subquery, so that nothing is sorted twice.
+        order by i.key, i.keyless, i.ordinal
         on conflict do nothing;
         get diagnostics v_inserted = row_count;
 

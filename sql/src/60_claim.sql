@@ -68,6 +68,7 @@ declare
     v_bound_run_at timestamptz := '-infinity';
     v_bound_id bigint := 0;
     v_ctids tid[];
+    v_found_contracts integer[];
     v_head_run_at timestamptz;
     v_head_id bigint;
 begin
@@ -112,10 +113,14 @@ begin
     v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index);
     v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index);
     v_now := dever.clock();
-    select pg_catalog.array_agg(c.ctid), (pg_catalog.array_agg(c.run_at))[1], (pg_catalog.array_agg(c.id))[1]
-    into v_ctids, v_head_run_at, v_head_id
+    select
+        pg_catalog.array_agg(c.ctid),
+        pg_catalog.array_agg(c.contract_id),
+        (pg_catalog.array_agg(c.run_at))[1],
+        (pg_catalog.array_agg(c.id))[1]
+    into v_ctids, v_found_contracts, v_head_run_at, v_head_id
     from (
-        select j.ctid, j.run_at, j.id
+        select j.ctid, j.contract_id, j.run_at, j.id
         from dever.job as j
         where j.queue_id = v_queue_id
             and j.queue_id > 0
@@ -190,7 +195,7 @@ begin
         c.lease_until
     from claimed as c
     left join (
-        select i.id, i.fingerprint from dever.contract as i where i.id = any (claim.contracts)
+        select i.id, i.fingerprint from dever.contract as i where i.id = any (v_found_contracts)
     ) as k on k.id = c.contract_id
     order by c.run_at, c.id;
 end

@@ -1,5 +1,6 @@
 -- What calls of version 0.1.0 that are under way while an upgrade commits may still call: they go on with
--- the text they began with. Nothing of this version calls it; it goes with 0.3.0.
+-- the text they began with. Nothing of this version calls it, and 0.2.0 left nothing that would be needed
+-- here; it stays because one deploy may go from 0.1.0 over 0.2.0 to this version.
 
 create function dever.check_key(key text)
 returns text

@@ -1,7 +1,7 @@
 -- The version row, last: an install that did not get here installed nothing.
 
 insert into dever.installation (version, protocol_min, protocol_max)
-values ('0.2.0', 1, 1);
+values ('0.3.0', 1, 1);
 
 -- As an extension, pg_dump must be told which tables hold user data. The rows that this script itself
 -- inserts (installation, sweep_cursor) are not dumped: a restore runs this script again.

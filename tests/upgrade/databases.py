@@ -16,6 +16,8 @@ from psycopg import sql
 from dever_sql.sql_files import install_script, split_statements
 
 FIRST = "0.1.0"
+PREVIOUS = "0.2.0"
+"""The release before this one, which its programs work beside."""
 ROOT = Path(__file__).resolve().parents[2]
 
 

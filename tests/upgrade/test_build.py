@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from upgrade.catalogue import snapshot
-from upgrade.databases import FIRST, ROOT, schema_upgrade, sql_statements, sqlite_database
+from upgrade.databases import FIRST, PREVIOUS, ROOT, schema_upgrade, sql_statements, sqlite_database
 from upgrade.sqlite_catalogue import sqlite_snapshot
 from upgrade.ways import deploy, psql
 
@@ -322,7 +322,7 @@ def change_postgres(copy: Path) -> None:
     )
     change(source / "90_views.sql", "where w.left_at is null;", "where w.left_at is null and true;")
     append(
-        copy / "sql" / "upgrade" / f"{FIRST}--{VERSION}.sql",
+        copy / "sql" / "upgrade" / f"{PREVIOUS}--{VERSION}.sql",
         "-- lock: none\n"
         "create table dever.more (id bigint generated always as identity primary key, what text);\n"
         "-- lock: none\ncreate index more_what_idx on dever.more (what);\n",
@@ -341,7 +341,7 @@ def change_sqlite(copy: Path) -> None:
     change(source / "20_names.sql", f"{raised};", f"{raised}, 1;")
     append(source / "21_more.sql", "create view dever_more as\nselect 1 as one;\n")
     append(
-        source / "upgrade" / f"{FIRST}--{VERSION}.sql",
+        source / "upgrade" / f"{PREVIOUS}--{VERSION}.sql",
         "alter table dever_job add column weight integer not null default 0;\n",
     )
 
@@ -369,8 +369,8 @@ def test_an_upgrade_of_every_kind_in_a_file_equals_a_fresh_install(
     change_sqlite(copy)
     assert build(copy)[0] == 0
     snapshots: list[Any] = []
-    fresh, upgraded = tmp_path / "fresh.db", sqlite_database(tmp_path / "upgraded.db", FIRST)
-    for path, script in ((fresh, VERSION), (upgraded, f"{FIRST}--{VERSION}")):
+    fresh, upgraded = tmp_path / "fresh.db", sqlite_database(tmp_path / "upgraded.db", PREVIOUS)
+    for path, script in ((fresh, VERSION), (upgraded, f"{PREVIOUS}--{VERSION}")):
         text = (copy / "sqlite_port" / f"dever--{script}.sql").read_text(encoding="utf-8")
         with closing(sqlite3.connect(path)) as connection:
             for statement in split_statements(text):
@@ -386,8 +386,8 @@ def test_check_sees_every_built_file(copy: Path) -> None:
     assert build(copy, "--check") == (0, "")
     for name in (
         f"sql/dever--{VERSION}.sql",
-        f"sql/dever--{FIRST}--{VERSION}.sql",
-        f"sqlite_port/dever--{FIRST}--{VERSION}.sql",
+        f"sql/dever--{PREVIOUS}--{VERSION}.sql",
+        f"sqlite_port/dever--{PREVIOUS}--{VERSION}.sql",
         "sql/deploy.sql",
     ):
         path = copy / name
@@ -405,7 +405,7 @@ def test_a_released_upgrade_is_frozen(copy: Path) -> None:
     change(copy / "sql" / "upgrade" / "head.sql", "'1200ms';", "'1300ms';")
     code, said = build(copy)
     assert code == 1
-    assert f"sql/dever--{FIRST}--{VERSION}.sql is released" in said
+    assert f"sql/dever--{PREVIOUS}--{VERSION}.sql is released" in said
 
 
 @pytest.mark.req("R9.1")

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 from postgres_server import Cluster
 from samples import declaration, record_schema, register
+from upgrade.databases import PREVIOUS
 from upgrade.fleet import RELEASED, Program, kill_all, lines, stop, unpack
 from worker_tasks import until
 
@@ -24,7 +25,6 @@ from dever_sql.database import open_engine
 from dever_sql.engine import Engine
 from dever_sql.sql_files import schema_version, split_statements, sql_directory
 
-PREVIOUS = "0.1.0"
 PATIENCE = 90.0
 
 pytestmark = pytest.mark.req("R9.2")
@@ -395,20 +395,15 @@ def test_a_store_opens_on_a_schema_that_is_not_its_own(url: str, tmp_path: Path)
         assert engine.version() == PREVIOUS
 
 
-def test_store_open_of_0_1_0_wants_its_own_version_of_a_file(
-    previous_package: Path, tmp_path: Path
+def test_a_store_of_the_release_before_opens_on_the_schema_of_today(
+    url: str, previous_package: Path, tmp_path: Path
 ) -> None:
-    """A fault of 0.1.0, on SQLite alone: it takes opening for installing. It harms nothing, says
-    both versions, and `Store.of` works."""
-    url = f"sqlite:///{tmp_path}/jobs.db"
     install_current(url)
     program = Program(tmp_path / "program", TASKS, url, previous_package)
-    done = program.run("-c", f"from dever_sql import Store; Store.open({url!r})")
-    assert "SchemaVersion" in done.stderr
-    assert PREVIOUS in done.stderr
-    assert schema_version() in done.stderr
-    code = "from dever_sql import Store; print(Store.of().queue('q').send(1))"
+    code = f"from dever_sql import Store; print(Store.open({url!r}).queue('q').send(1))"
     assert succeed(program.run("-c", code)).strip() == "1"
+    with closing(open_engine(url)) as engine:
+        assert engine.version() == schema_version()
 
 
 class TestMixedFleet:
@@ -486,7 +481,7 @@ class TestMixedFleet:
 # Clients that speak SQL
 
 
-def test_every_statement_that_0_1_0_documented_still_works(
+def test_every_statement_that_it_documented_still_works(
     pg_empty_url: str, pg_cluster: Cluster
 ) -> None:
     install_previous(pg_empty_url)
@@ -510,7 +505,7 @@ def test_every_statement_that_0_1_0_documented_still_works(
     assert run() == before
 
 
-def test_every_sqlite_statement_that_0_1_0_documented_still_works(tmp_path: Path) -> None:
+def test_every_sqlite_statement_that_it_documented_still_works(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     install_previous(url)
     path = RELEASED / f"statements-{PREVIOUS}-sqlite.sql"

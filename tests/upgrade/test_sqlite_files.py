@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from upgrade.test_previous_release import PREVIOUS, install_previous
+from upgrade.databases import PREVIOUS
+from upgrade.test_previous_release import install_previous
 from worker_tasks import enqueue, task, until
 
 from dever_sql import sqlite_file, sqlite_place

@@ -18,7 +18,8 @@ from typing import Any
 import psycopg
 import pytest
 from sessions import Blocked
-from upgrade.test_previous_release import PREVIOUS, install_previous
+from upgrade.databases import PREVIOUS
+from upgrade.test_previous_release import install_previous
 from worker_tasks import task, until
 
 from dever_sql import postgres_install

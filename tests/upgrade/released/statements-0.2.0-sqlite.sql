@@ -1,4 +1,4 @@
--- Every statement that 0.1.0 documented for the sqlite3 shell. Frozen: what answers something else, or
+-- Every statement that 0.2.0 documented for the sqlite3 shell. Frozen: what answers something else, or
 -- fails, breaks a client.
 
 insert into dever_enqueue (job, key, payload)

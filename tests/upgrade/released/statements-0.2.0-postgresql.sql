@@ -1,4 +1,4 @@
--- Every statement that 0.1.0 documented for psql, with every parameter by its name. Frozen: what prints
+-- Every statement that 0.2.0 documented for psql, with every parameter by its name. Frozen: what prints
 -- something else, or fails, breaks a client. It prints nothing that two runs could differ in.
 set timezone = 'UTC';
 begin;
