@@ -131,7 +131,7 @@ def unavailable(error: Exception, shown_url: str) -> DatabaseUnavailable:
     )
 
 
-def _parameters(url: str) -> dict[str, Any]:
+def url_parameters(url: str) -> dict[str, Any]:
     """The parameters that a URL stands for. Raises InvalidArgument if it is malformed."""
     try:
         return conninfo.conninfo_to_dict(url)
@@ -200,7 +200,7 @@ class Pool:
             raise unavailable(error, self.shown_url) from None
 
     def _options(self) -> dict[str, Any]:
-        given = _parameters(self._url)
+        given = url_parameters(self._url)
         options: dict[str, Any] = {
             "connect_timeout": max(1, round(self._connect_timeout)),
             "application_name": "dever",

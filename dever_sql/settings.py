@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 
 from .credentials import hide_credentials
-from .errors import SettingsError
+from .errors import InvalidArgument, SettingsError
 
 SETTINGS_FILE: Final = Path("config") / "setting.json"
 
@@ -344,8 +344,16 @@ def _database_rules(
             if getattr(database, field) is not None:
                 yield f"{path}.{field}: belongs to postgres databases only"
         return
-    if not str(database.postgres).startswith(("postgresql://", "postgres://")):
+    url = str(database.postgres)
+    if not url.startswith(("postgresql://", "postgres://")):
         yield f"{path}.postgres: must be a URL such as postgresql://user@host/name"
+    else:
+        from .postgres_pool import url_parameters  # the driver: programs on SQLite do without it
+
+        try:
+            url_parameters(url)
+        except InvalidArgument as fault:
+            yield f"{path}.postgres: {fault.message}; {fault.hint}"
     if database.synchronous != "full":
         yield f"{path}.synchronous: belongs to sqlite databases only"
     if database.connections is not None and job is not None:

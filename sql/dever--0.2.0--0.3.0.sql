@@ -464,7 +464,7 @@ begin
     end if;
     v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index) - v_entries;
     v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index) - v_pages;
-    v_dear := v_entries > 1000 + 10::bigint * claim.n
+    v_dear := v_entries > 250 + 10::bigint * claim.n
         or v_pages > 20 + claim.n / 50
         or (v_pages = 0 and v_finished - v_started > 2000 + 20::bigint * claim.n);
     -- Written only when it will be used: after a dear scan, or while a bound is in force.

@@ -5,15 +5,16 @@
 -- contracts the worker does not run are passed over; dever.sweep moves them.
 --
 -- The head hint keeps the scan flat while some session holds an old snapshot and dead rows pile up in
--- front: the setting dever.head_<queue id> of the session keeps where the last claim started. Digits
--- only: contract hash, run_at and id of the bound, when the last full scan ran and what it cost, all
--- in microseconds. A scan was dear when it walked more than 1,000 index entries and 10 a row, or 20
--- pages of the index and one for 50 rows: entries of finished jobs are counted by their pages
--- alone (time would also count a busy machine; without track_counts only time tells). After a dear one
--- the scans start at the bound until 20 times its cost has passed, 20 seconds at most (a wait for a lock
--- looks like cost), so a row that slips in below the bound (a late commit, a lease that ran out) waits no
--- longer. It is only ever a hint: anything else in the setting means no hint. Its timing is the one
--- exception to dever.clock(): it measures cost, it decides about no job.
+-- front, or while many jobs run, which stay in front of those that wait: the setting
+-- dever.head_<queue id> of the session keeps where the last claim started. Digits only: contract hash,
+-- run_at and id of the bound, when the last full scan ran and what it cost, all in microseconds. A scan
+-- was dear when it walked more than 250 index entries and 10 a row, which costs about what the rest of
+-- the claim does, or 20 pages of the index and one for 50 rows: entries of finished jobs are counted by
+-- their pages alone (time would also count a busy machine; without track_counts only time tells). After
+-- a dear one the scans start at the bound until 20 times its cost has passed, 20 seconds at most (a
+-- wait for a lock looks like cost), so a row that slips in below the bound (a late commit, a lease that
+-- ran out) waits no longer. It is only ever a hint: anything else in the setting means no hint. Its
+-- timing is the one exception to dever.clock(): it measures cost, it decides about no job.
 
 -- Returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt counted.
 -- One short transaction of its own; locks only the rows it takes, skipping rows that others lock.
@@ -146,7 +147,7 @@ begin
     end if;
     v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index) - v_entries;
     v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index) - v_pages;
-    v_dear := v_entries > 1000 + 10::bigint * claim.n
+    v_dear := v_entries > 250 + 10::bigint * claim.n
         or v_pages > 20 + claim.n / 50
         or (v_pages = 0 and v_finished - v_started > 2000 + 20::bigint * claim.n);
     -- Written only when it will be used: after a dear scan, or while a bound is in force.

@@ -63,6 +63,19 @@ def buffers_of_a_claim(session: Session, n: int = 10) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
+def entries_of_claims(session: Session, count: int) -> list[int]:
+    """How many entries of the claim's index each of so many claims of 10 walks, one after another
+    without a pause."""
+    rows = session.execute(
+        "select c.jobs, pg_stat_get_xact_tuples_returned('dever.job_claim_idx'::regclass)"
+        " from generate_series(1, %s) as g cross join lateral (select count(*) as jobs"
+        " from dever.claim('default', 'w1', 10 + 0 * g, '1 hour', array[1])) as c",
+        [count],
+    ).fetchall()
+    assert {jobs for jobs, _ in rows} == {10}
+    return [after - before for before, after in pairwise([0, *(entries for _, entries in rows)])]
+
+
 @contextmanager
 def held_snapshot(connect: Connect) -> Iterator[None]:
     """A session that keeps every row from being removed, as a backup or a forgotten psql does."""
@@ -112,6 +125,18 @@ def test_a_held_snapshot_costs_one_full_scan_and_no_more(session: Session, conne
     assert full > 1_000
     # Another full scan is allowed once 20 times the cost of the last has passed.
     assert sorted(bounded)[-2] < 3 * healthy + 100, (healthy, full, bounded)
+
+
+@pytest.mark.req("R4.7")
+def test_many_running_jobs_in_front_are_walked_over_now_and_then_alone(
+    session: Session, connect: Connect
+):
+    """A fleet with long jobs: what runs stays in front of what waits."""
+    enqueue(session, 1_000, "k")
+    claim(session, 600)
+    first, *others = entries_of_claims(connect(), 20)
+    assert first >= 600
+    assert sorted(others)[10] < 100, others
 
 
 @pytest.mark.req("R4.5")

@@ -232,6 +232,14 @@ def test_a_database_is_one_of_two_kinds():
     assert "database: names no database" in fault(changed("database", {}))
 
 
+@pytest.mark.req("R8.3")
+def test_a_malformed_url_is_refused_without_its_password() -> None:
+    said = fault(changed("database.default", {"postgres": "postgresql://shop:50%hunter2@h/d"}))
+    assert "database.default.postgres: the URL of the database is malformed" in said
+    assert "percent-encoded" in said
+    assert "hunter2" not in said
+
+
 def test_a_pool_is_larger_than_what_the_worker_needs():
     database = {"postgres": "postgresql://h/d", "connections": 6}
     assert "database.default.connections: 6 is below 7" in fault(
