@@ -147,7 +147,11 @@ class Model:
     def finish(
         self, job: ModelJob, outcome: str, reason: str | None = None, error: str | None = None
     ) -> None:
-        job.outcome, job.reason, job.error = outcome, reason, error
+        job.outcome, job.reason = outcome, reason
+        if outcome == "succeeded":
+            job.error = None
+        elif error is not None:  # else the one of the attempt before stays
+            job.error = error
         job.finished_at, job.lease_until, job.blocked = self.now, None, False
 
     def complete(self, claim: ModelJob) -> bool:

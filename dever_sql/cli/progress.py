@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -16,11 +16,15 @@ _PLAIN_SECONDS: Final = 1.0
 
 
 class Progress:
-    """A context manager; afterwards `dead` is how many jobs became dead meanwhile."""
+    """A context manager; afterwards `dead` is how many jobs became dead meanwhile.
 
-    def __init__(self, engines: Sequence[Engine]) -> None:
+    `watched`: databases, each with the queues that the worker serves there. What happens in others
+    is not its work.
+    """
+
+    def __init__(self, watched: Sequence[tuple[Engine, Collection[str]]]) -> None:
         self.dead = 0
-        self._engines = engines
+        self._watched = watched
         self._ended = threading.Event()
         self._drawn = sys.stderr.isatty()
         self._thread = threading.Thread(target=self._watch, name="dever-progress", daemon=True)
@@ -47,7 +51,12 @@ class Progress:
             print(file=sys.stderr)
 
     def _queues(self) -> list[QueueRow]:
-        return [queue for engine in self._engines for queue in engine.queues()]
+        return [
+            queue
+            for engine, names in self._watched
+            for queue in engine.queues()
+            if queue.queue in names
+        ]
 
     def _watch(self) -> None:
         while not self._ended.wait(_DRAWN_SECONDS if self._drawn else _PLAIN_SECONDS):

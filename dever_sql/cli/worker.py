@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 from dever_sql import database
 from dever_sql.declare import all_jobs
+from dever_sql.engine import Engine
 from dever_sql.errors import SettingsError
 from dever_sql.serving import serve_program
 
@@ -55,13 +57,18 @@ def _work(arguments: argparse.Namespace) -> int:
     log_to_standard_error(logging.WARNING if arguments.until_idle else logging.INFO)
     if not arguments.until_idle:
         return serve_program()
-    names = sorted({job.database for job in all_jobs()})
-    for name in names:  # so that what is missing is said, or installed, before anything is shown
+    served: dict[str, set[str]] = {}
+    for job in all_jobs():
+        served.setdefault(job.database, set()).add(job.queue)
+    for name in served:  # so that what is missing is said, or installed, before anything is shown
         database.engine_for(name)
     with contextlib.ExitStack() as stack:
-        watched = [database.open_engine(settings.database_url(name, project)) for name in names]
-        for engine in watched:
+        watched: list[tuple[Engine, Collection[str]]] = []
+        for name, queues in served.items():
+            engine = database.open_engine(settings.database_url(name, project))
             stack.callback(engine.close)
+            chosen = settings.job.queues if settings.job is not None else None
+            watched.append((engine, chosen or queues))
         progress = stack.enter_context(Progress(watched))
         code = serve_program(until_idle=True)
     return code or int(progress.dead > 0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 
-from measured import BATCH, arguments, measured
+from measured import BATCH, arguments, enqueue_slowly, measured, pick_ups
 
 from dever_sql import Jobs, database, record
 from dever_sql.database import open_engine
@@ -22,10 +23,16 @@ class Payload:
 
 @jobs.job(retry=3, timeout=60_000, name="nothing")
 async def nothing(payload: Payload) -> None:
-    pass
+    if started is not None:
+        started[payload.number] = time.time()
+
+
+started: dict[int, float] | None = None
+"""When each job started, where that is measured."""
 
 
 def main() -> None:
+    global started
     url, phase, count, slots = arguments()
     engine = open_engine(url)
     engine.install()
@@ -34,8 +41,19 @@ def main() -> None:
     if phase == "drain":
         worker = Worker(engine, tasks_of(all_jobs(), options), options)
         with measured():
-            started = worker.drain()
-        assert started == count, f"{started} of {count} jobs ran"
+            ran = worker.drain()
+        assert ran == count, f"{ran} of {count} jobs ran"
+        return
+    if phase == "pick-up":
+        started = {}
+        worker = Worker(engine, tasks_of(all_jobs(), options), options)
+        worker.start()
+        pick_ups(started)
+        worker.stop()
+        worker.wait()
+        return
+    if phase == "enqueue-slowly":
+        enqueue_slowly(count, lambda n: nothing.enqueue(Payload(number=n), key=f"slowly:{n}"))
         return
     nothing.enqueue(Payload(number=0), key=f"{phase}:warm")
     with measured():

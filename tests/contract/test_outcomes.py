@@ -207,6 +207,25 @@ def test_bury_gives_up_with_a_reason_of_its_own(engine: Engine) -> None:
     assert row.attempt == 1
 
 
+@pytest.mark.req("R5.5", "R5.6")
+@pytest.mark.parametrize("end", ["bury", "release at the last attempt", "cancel"])
+def test_an_end_without_an_error_keeps_the_one_of_the_attempt_before(
+    engine: Engine, end: str
+) -> None:
+    job = running(engine, retry=2)
+    engine.retry([job.id], [job.token], ["handler_failed"], ["boom at x.py:1"], [timedelta(0)])
+    if end == "cancel":
+        engine.cancel([job.id])
+    else:
+        again = claim_one(engine, register(engine, declaration(retry=2)))
+        ids, tokens = [again.id], [again.token]
+        if end == "bury":
+            engine.bury(ids, tokens, ["no use"])
+        else:
+            engine.release(ids, tokens)
+    assert _row(engine, job.id).error == "boom at x.py:1"
+
+
 @pytest.mark.req("R5.3")
 @pytest.mark.parametrize(
     "reason", ["unknown_target", "schema_mismatch", "invalid_payload", "invalid_policy"]

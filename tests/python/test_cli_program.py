@@ -6,12 +6,14 @@ import argparse
 import json
 import subprocess
 import sys
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from dever_sql.cli.durations import duration, show_duration
+from dever_sql.database import open_engine
 
 JOB = """
 from __future__ import annotations
@@ -89,6 +91,16 @@ def test_a_package_is_worked_on_all_its_databases(project: Path):
         listed = run(project, "-m", "dever_sql", "jobs", "--database", database)
         assert "succeeded" in listed.stdout
         assert target in listed.stdout
+
+
+@pytest.mark.req("R8.1")
+def test_what_waits_or_dies_in_other_queues_is_not_counted(project: Path):
+    run(project, "-c", ENQUEUE)
+    with closing(open_engine(f"sqlite:///{project / 'one.db'}")) as engine:
+        engine.send_many("elsewhere", ["1", "2"])
+    done = run(project, "-m", "dever_sql", "worker", "shop", "--until-idle")
+    assert done.stderr.splitlines()[0] == "2 ready, 0 running, 0 for later, 0 dead"
+    assert done.stderr.splitlines()[-1] == "0 ready, 0 running, 0 for later, 0 dead"
 
 
 @pytest.mark.req("R8.3")
