@@ -51,8 +51,7 @@ class Registered:
     contract_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """A claimed job or message. `target` and `fingerprint` are None for a message."""
 
     id: int
@@ -67,8 +66,7 @@ class Claimed:
     lease_until: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """`ok` False: the claim was lost, nothing changed. None: the row is busy, ask again."""
 
     id: int

@@ -423,7 +423,7 @@ class PostgresEngine:
 
     def complete_steps(self, ids: Sequence[int], tokens: Sequence[int]) -> Steps:
         rows = yield Statement(_COMPLETE, claims(ids, tokens))
-        return [Verdict(id, ok) for id, ok in rows]
+        return list(map(Verdict._make, rows))
 
     # --- workers ----------------------------------------------------------------------------
 
@@ -488,7 +488,7 @@ class PostgresEngine:
                 "contracts": None if contracts is None else number_array(contracts, "contract"),
             },
         )
-        return [Claimed(*row) for row in rows]
+        return list(map(Claimed._make, rows))
 
     def renew(
         self, ids: Sequence[int], tokens: Sequence[int], lease: timedelta | None
@@ -502,7 +502,7 @@ class PostgresEngine:
             },
             pool=self._renewals,
         )
-        return [Verdict(id, ok) for id, ok in rows]
+        return list(map(Verdict._make, rows))
 
     def complete(self, ids: Sequence[int], tokens: Sequence[int]) -> list[Verdict]:
         return self._verdicts(_COMPLETE, claims(ids, tokens))
@@ -566,7 +566,7 @@ class PostgresEngine:
         return PostgresSleeper(self._pool, [row[0] for row in rows])
 
     def _verdicts(self, text: str, parameters: Mapping[str, Any]) -> list[Verdict]:
-        return [Verdict(id, ok) for id, ok in self._call(text, parameters)]
+        return list(map(Verdict._make, self._call(text, parameters)))
 
     def _yes(self, text: str, parameters: Mapping[str, Any]) -> bool:
         return bool(self._call(text, parameters)[0][0])

@@ -27,8 +27,8 @@ def measured() -> Iterator[None]:
 
 
 def enqueue_slowly(count: int, enqueue: Callable[[int], object]) -> None:
-    """Enqueue one job after the other, so slowly that the worker sleeps in between; prints when each
-    was committed."""
+    """Enqueue one job after the other, so slowly that the worker sleeps in between; prints when
+    each was committed."""
     committed: list[float] = []
     for number in range(count):
         enqueue(number)

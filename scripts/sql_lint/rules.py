@@ -34,7 +34,6 @@ CLOCK_VALUES = range(
 )
 CLOCK_READERS = {
     "dever.clock": "it is the clock",
-    "dever.claim": "the head hint measures what a scan costs; it decides about no job",
 }
 TIME_TYPES = {"date", "time", "timetz", "timestamp", "timestamptz"}
 

@@ -13,8 +13,7 @@
 -- their pages alone (time would also count a busy machine; without track_counts only time tells). After
 -- a dear one the scans start at the bound until 20 times its cost has passed, 20 seconds at most (a
 -- wait for a lock looks like cost), so a row that slips in below the bound (a late commit, a lease that
--- ran out) waits no longer. It is only ever a hint: anything else in the setting means no hint. Its
--- timing is the one exception to dever.clock(): it measures cost, it decides about no job.
+-- ran out) waits no longer. It is only ever a hint: anything else in the setting means no hint.
 
 -- Returns up to n leased jobs in (run_at, id) order, each with a fresh token and its attempt counted.
 -- One short transaction of its own; locks only the rows it takes, skipping rows that others lock.
@@ -98,11 +97,14 @@ begin
     v_contracts_hash := pg_catalog.hashtextextended(
         coalesce(pg_catalog.array_to_string(claim.contracts, ','), 'messages'), 0
     ) & 9223372036854775807;
-    v_started := (extract(epoch from pg_catalog.clock_timestamp()) * 1000000)::bigint;
+    -- Read into a variable: a volatile clock in the condition could not bound the index scan.
+    v_now := dever.clock();
+    v_started := (extract(epoch from v_now) * 1000000)::bigint;
     if pg_catalog.current_setting(v_setting, true) ~ '^[0-9]{1,18}( [0-9]{1,18}){3} [0-9]{1,10}$' then
         v_hint := pg_catalog.string_to_array(pg_catalog.current_setting(v_setting, true), ' ')::bigint[];
         if v_hint[1] = v_contracts_hash % 1000000000000000000
-            and v_started between v_hint[4] and v_hint[4] + 20 * v_hint[5]
+            and v_started >= v_hint[4]
+            and v_started < v_hint[4] + 20 * v_hint[5]
         then
             v_full := false;
             v_bound_run_at := timestamptz '1970-01-01 00:00:00+00' + dever.as_interval(v_hint[2]);
@@ -110,10 +112,8 @@ begin
         end if;
     end if;
 
-    -- Read into a variable: a volatile clock in the condition could not bound the index scan.
     v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index);
     v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index);
-    v_now := dever.clock();
     select
         pg_catalog.array_agg(c.ctid),
         pg_catalog.array_agg(c.contract_id),
@@ -139,19 +139,19 @@ begin
         for update skip locked
     ) as c;
 
-    v_finished := (extract(epoch from pg_catalog.clock_timestamp()) * 1000000)::bigint;
-    if coalesce(pg_catalog.cardinality(v_ctids), 0) < claim.n then
-        -- Nothing more was due: start the next scan at this instant, less a lag for ordinary commits.
-        v_head_run_at := greatest(v_bound_run_at, v_now - interval '100 milliseconds');
-        v_head_id := 0;
-    end if;
     v_entries := pg_catalog.pg_stat_get_xact_tuples_returned(v_index) - v_entries;
     v_pages := pg_catalog.pg_stat_get_xact_blocks_fetched(v_index) - v_pages;
     v_dear := v_entries > 250 + 10::bigint * claim.n
         or v_pages > 20 + claim.n / 50
-        or (v_pages = 0 and v_finished - v_started > 2000 + 20::bigint * claim.n);
+        or (v_pages = 0 and dever.clock() - v_now > interval '2 milliseconds' + claim.n * interval '20 microseconds');
     -- Written only when it will be used: after a dear scan, or while a bound is in force.
     if not v_full or v_dear then
+        v_finished := (extract(epoch from dever.clock()) * 1000000)::bigint;
+        if coalesce(pg_catalog.cardinality(v_ctids), 0) < claim.n then
+            -- Nothing more was due: start the next scan at this instant, less a lag for ordinary commits.
+            v_head_run_at := greatest(v_bound_run_at, v_now - interval '100 milliseconds');
+            v_head_id := 0;
+        end if;
         perform pg_catalog.set_config(
             v_setting,
             pg_catalog.concat_ws(

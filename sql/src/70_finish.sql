@@ -36,8 +36,8 @@ declare
     v_first_end timestamptz;
     v_now timestamptz;
 begin
-    -- Asked only when it would refuse: a call of a function is a good part of what is paid here per batch.
-    if v_count > 100000 or v_count <> coalesce(pg_catalog.cardinality(lock_claims.tokens), 0) then
+    -- Not asked about a usual batch: a call of a function is a good part of what is paid here per batch.
+    if v_count > 1000 or v_count <> coalesce(pg_catalog.cardinality(lock_claims.tokens), 0) then
         perform dever.check_lengths(v_count, array[coalesce(pg_catalog.cardinality(lock_claims.tokens), 0)]);
     end if;
     select
