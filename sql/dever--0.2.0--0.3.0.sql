@@ -614,10 +614,13 @@ as $$
 declare
     v_now timestamptz := dever.clock();
     v_places tid[] := move_to_finished.places;
+    v_each boolean := move_to_finished.errors is not null
+        or coalesce(move_to_finished.reasons[1] <> any (move_to_finished.reasons), false);
     v_moved bigint;
 begin
-    if move_to_finished.reasons is not null then
-        -- Told to the row first: a join with the reasons while it moves would be paid by every success.
+    if v_each then
+        -- What is of each row is told to the row first: a join with it while the rows move would be paid by
+        -- every success. One reason for all needs neither.
         with told as (
             update dever.job as j
             set
@@ -682,7 +685,7 @@ begin
             g.target,
             g.key,
             g.worker,
-            case when move_to_finished.reasons is not null then g.reason end,
+            case when v_each then g.reason else pg_catalog.left(move_to_finished.reasons[1], 255) end,
             case when move_to_finished.outcome <> 'succeeded' then g.error end,
             g.payload
         from gone as g
