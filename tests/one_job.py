@@ -132,6 +132,8 @@ class Judge:
     waiting: dict[int, Call] = field(default_factory=dict)
     history: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    refused: bool = False
+    """The database refused something with 40001."""
     first_token: int = 0
 
     def __post_init__(self) -> None:
@@ -170,17 +172,21 @@ class Judge:
         if call.waited and call.verb not in WAITING_VERBS and self.skips:
             self._fault(f"{call.verb} waited for another session")
         if call.error is not None:
-            if not (self.strict and call.error == "40001"):
-                self._fault(f"{call.verb} failed with {call.error}")
+            self._refused_with(call.error, call.verb)
         else:
             self._try(call)
+
+    def _refused_with(self, error: str, what: str) -> None:
+        self.refused = self.refused or error == "40001"
+        if not (self.strict and error == "40001"):
+            self._fault(f"{what} failed with {error}")
 
     def ended(self, session: int, committed: bool, error: str | None = None) -> None:
         """`error`: the commit failed."""
         call = self.open.pop(session)
         self.history.append(f"{session}: {'commit' if committed else 'rollback'} {error or ''}")
-        if error is not None and not (self.strict and error == "40001"):
-            self._fault(f"commit failed with {error}")
+        if error is not None:
+            self._refused_with(error, "commit")
         if committed and error is None and call.error is None:
             state = self._try(call)
             if state != self.states[-1]:

@@ -344,7 +344,7 @@ def test_every_order_of_steps_ends_as_the_commits_say(
         faults = run.faults()
         history = "\n    ".join(run.judge.history)
         waited += "waited" in history
-        refused += "40001" in history
+        refused += run.judge.refused
         if faults:
             wrong.append(f"{case}\n    {history}\n  " + "\n  ".join(faults))
             if len(wrong) == 5:
