@@ -78,4 +78,4 @@ REPEATABLE: dict[str, Callable[[str], Done]] = {
 """From any state; the same again does nothing."""
 
 WAYS: dict[str, Callable[[str], Done]] = {**REPEATABLE, "print": printed}
-"""From the previous version to this one."""
+"""From the first release to this one, over every version between."""
